@@ -1,6 +1,7 @@
 # make demo | test | test-all | bench: each does everything on a machine with python3 >= 3.11, make and git.
 PYTHON ?= python3
-JOBS ?= 2
+# one more than two cores have, as many tests wait
+JOBS ?= 3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt

@@ -73,7 +73,12 @@ IMPORTED = {
 OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
 SCRIPTS = {"minari-pipe": "minari_pipe", "dvc": "dvc"}
 SHELLS = ("sh", "bash", "dash")
-MATTER_NOT = {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"}
+MATTER_NOT = {
+    "PYTHONBREAKPOINT",  # Ray sets it in the process that starts it
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+}
 
 _enabled = False
 
