@@ -30,6 +30,7 @@ DEFERRED = {
     "gcsfs": "optional, and 0.7 s",
     "hydra": "a private name that only multirun needs",
     "numpy": "0.1 s, which a run without work has not for checksums",
+    "pyarrow": "pyarrow.compute takes 0.1 s, and few files need it",
     "psutil": "not needed by a process that only wants to be stoppable",
     "resource": "not on Windows",
     "ray": "1.6 s, and optional",
