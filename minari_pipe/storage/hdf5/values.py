@@ -269,6 +269,8 @@ def read_leaf(dataset: Any, space: gym.Space[Any] | None, *, frames: bool = Fals
     """
     dataset = check_leaf(dataset)
     dtype = dataset.dtype
+    if h5py.check_enum_dtype(dtype) is not None:  # no boolean: one with other names is damaged
+        raise CorruptDatasetError(f"{dataset.name} is an enumeration, expected numbers or booleans")
     if h5py.check_string_dtype(dtype) is not None:
         text = dataset.read()
         return text.tolist() if space is not None else text

@@ -208,6 +208,14 @@ STRANGE = {
     "references": lambda f: _replace(
         f, "episode_1/actions", np.array([f["episode_0"].ref], h5py.ref_dtype)
     ),
+    "booleans of other names": lambda f: _replace(
+        f,
+        "episode_1/terminations",
+        np.zeros(
+            f["episode_1/terminations"].shape,
+            h5py.enum_dtype({"FALSD": 0, "TRUE": 1}, basetype="i1"),
+        ),
+    ),
     "missing array": lambda f: f.__delitem__("episode_1/truncations"),
     "missing episode": lambda f: f.__delitem__("episode_1"),
     "missing key": lambda f: f.__delitem__("episode_1/observations/a"),
