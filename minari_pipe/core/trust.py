@@ -159,19 +159,19 @@ def check_files(
     """
     found = []
     for key, text in texts(where, values):
-        place = elsewhere(text, below)
+        place = _elsewhere(text, below)
         if place is not None and text in given:
             found.append(place)
         elif place is not None:
-            check_outside(f"{key} is {text!r}", place)
+            check_file(f"{key} is {text!r}, which is a file elsewhere that you did not name", place)
     return found
 
 
-def check_outside(named: str, place: str) -> None:
-    """Refuse to read an outside file that only a file names.
+def check_file(fault: str, place: str) -> None:
+    """Refuse to read a file, unless the user trusts it.
 
     Args:
-        named: what names it and how, for the message.
+        fault: why it is read only with the user's trust, for the message.
         place: its absolute path.
 
     Raises:
@@ -179,9 +179,8 @@ def check_outside(named: str, place: str) -> None:
     """
     if not is_trusted_address(place):
         raise TrustError(
-            f"{named}, which is a file elsewhere that you did not name; if you trust it, set "
-            f"{ADDRESSES_VARIABLE}={place}, or add the line {place} to "
-            f"{user_config_dir() / ADDRESSES_FILE}"
+            f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} "
+            f"to {user_config_dir() / ADDRESSES_FILE}"
         )
 
 
@@ -203,7 +202,7 @@ def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
             yield from texts(f"{where}[{number}]", value)
 
 
-def elsewhere(text: str, below: Path | None) -> str | None:
+def _elsewhere(text: str, below: Path | None) -> str | None:
     """Return the path that a text leads to if it is outside a folder, else None."""
     path = os.path.expanduser(text)
     leads_up = os.pardir in Path(path).parts

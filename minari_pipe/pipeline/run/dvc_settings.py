@@ -248,12 +248,14 @@ def _see_every_edit() -> None:
 
 @functools.cache
 def _refuse_slow_patterns() -> None:
-    """Patch DVC so that matching a ``.dvcignore`` never takes hours, which asterisks multiply."""
+    """Patch DVC so that no ``.dvcignore`` is a link, or takes hours to match."""
     from dvc.ignore import DvcIgnorePatterns
 
     read = DvcIgnorePatterns.from_file
 
     def from_file(path: str, *how: Any) -> Any:
+        if os.path.islink(path):
+            refuse_link(path)
         found = read(path, *how)
         for pattern in found.pattern_list:
             if len(re.findall(r"\*+", pattern.patterns)) > 4:

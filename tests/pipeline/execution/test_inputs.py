@@ -379,6 +379,10 @@ HIDDEN = {
         ignoring("*a" * 25 + "b"),
         "tables/.dvcignore: the pattern '*a*a*a*",
     ),
+    "by rules behind a link": (
+        lambda t: (t.parent / "models" / ".dvcignore").symlink_to(__file__),
+        "models/.dvcignore is a symlink to",
+    ),
     "in .hg": (mercurial, "tables/.hg/a.txt is hidden from DVC"),
     "an empty folder": (lambda t: (t / "inner").mkdir(), "tables/inner is an empty folder"),
     "in a repository": (subrepository, "tables/inner/a.txt is hidden from DVC"),
@@ -394,12 +398,18 @@ def test_what_dvc_would_not_see_of_a_named_folder_is_refused(plant, told, worksp
     tables = workspace.root / "tables"
     tables.mkdir()
     (tables / "a.txt").touch()
+    (workspace.root / "models" / "arm").mkdir(parents=True)
+    (workspace.root / "models" / "arm" / "arm.bin").touch()
     plant(tables)
-    workspace.replace("my_policy.py", "gain):", "gain, tables):")
+    workspace.replace("my_policy.py", "gain):", "gain, tables, models):")
     kinds = [(), ("--dry-run",)] if FULL or "pipe" in told else [()]
     for kind in kinds:
         said = workspace.refused(
-            "+dataset=mine", "+policy.controller.tables=tables", *kind, **TRUSTED
+            "+dataset=mine",
+            "+policy.controller.tables=tables",
+            "+policy.controller.models=models/arm",
+            *kind,
+            **TRUSTED,
         )
         assert told in said
         assert len(said.splitlines()) == 1, said

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,34 @@ def _same(file: h5py.File) -> None:
         file[f"episode_1/infos/x{number}"] = file["episode_1/infos/same"]
 
 
+def _opaque(kind: str) -> h5py.h5t.TypeID:
+    """Values that h5py takes for addresses of Python objects, or a date that crashes NumPy."""
+    opaque = h5py.h5t.create(h5py.h5t.OPAQUE, 8)
+    opaque.set_tag(b"NUMPY:M8[s/0]" if kind == "date" else b"NUMPY:|O")
+    if kind == "part":
+        whole = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+        whole.insert(b"a", 0, opaque)
+        return whole
+    return h5py.h5t.array_create(opaque, (2,)) if kind == "array" else opaque
+
+
+def _opaque_infos(kind: str) -> Callable[[h5py.File], None]:
+    def plant(file: h5py.File) -> None:
+        rows = len(file["episode_1/rewards"]) + 1
+        space = h5py.h5s.create_simple((rows,))
+        h5py.h5d.create(file["episode_1/infos"].id, b"opaque", _opaque(kind), space)
+
+    return plant
+
+
+def _opaque_attribute(file: h5py.File) -> None:
+    space = h5py.h5s.create_simple((1,))
+    h5py.h5a.create(file["episode_1"].id, b"opaque", _opaque("part"), space)
+
+
 STRANGE = {
+    **{f"opaque values, {k}": _opaque_infos(k) for k in ("alone", "part", "array", "date")},
+    "an opaque attribute": _opaque_attribute,
     "external link": lambda f: _replace(f, "episode_1", h5py.ExternalLink("x.hdf5", "/e")),
     "soft link": lambda f: _replace(f, "episode_1/rewards", h5py.SoftLink("/episode_0/rewards")),
     "link in a space": lambda f: _replace(f, "episode_1/observations/a", h5py.SoftLink("/x")),

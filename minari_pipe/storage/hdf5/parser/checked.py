@@ -82,15 +82,15 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
     if to_prove:
         prove(path)
     elif values:
-        _refuse_elsewhere(path)
+        _refuse_unsafe(path)
     if _version(path) == version:
         _checked.add(version)
         if values:
             _readable.add(version)
 
 
-def _refuse_elsewhere(path: Path) -> None:
-    """Raise an error for values from another file, as libhdf5 itself finds them.
+def _refuse_unsafe(path: Path) -> None:
+    """Raise an error for opaque values or those of another file, as libhdf5 itself finds them.
 
     It may see other values than this package does: a file can hold two headers of one object.
     """
@@ -102,12 +102,13 @@ def _refuse_elsewhere(path: Path) -> None:
             if (address := h5py.h5o.get_info(node.id).addr) in seen:
                 continue
             seen.add(address)
-            if isinstance(node, h5py.Group):
-                try:
+            try:
+                probe.refuse_opaque(node)
+                if isinstance(node, h5py.Group):
                     pending += [node[name] for name in probe.own_members(node)]
-                except ValueError as error:
-                    raise CorruptDatasetError(str(error)) from None
-            elif isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
+            except ValueError as error:
+                raise CorruptDatasetError(str(error)) from None
+            if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
                 raise CorruptDatasetError(f"{node.name} takes its values from another file")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5z
+from h5py import h5t, h5z
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
@@ -25,7 +25,8 @@ def walk(file: h5py.File, size: int) -> None:
     """Read every object reachable through hard links, each once.
 
     Raises:
-        ValueError: an array declares far more bytes than a file of this size can hold.
+        ValueError: an array declares far more bytes than a file of this size can hold, or as in
+            :func:`refuse_opaque`.
     """
     seen = set()
     left = size  # bytes left for variable-length values, which an intact file stores once
@@ -36,6 +37,7 @@ def walk(file: h5py.File, size: int) -> None:
         if address in seen:
             continue
         seen.add(address)
+        refuse_opaque(node)
         for name in node.attrs:
             left = _take(left, [node.attrs[name]], f"the attribute {name!r} of {node.name}")
         if isinstance(node, h5py.Group):
@@ -55,6 +57,27 @@ def own_members(group: h5py.Group) -> list[str]:
         if "/" in name or name == ".":
             raise ValueError(f"{group.name} has a member named {name!r}, which is a path")
     return [n for n in names if isinstance(group.get(n, getlink=True), h5py.HardLink)]
+
+
+def refuse_opaque(node: Any) -> None:
+    """Raise an error for opaque values of a dataset or of attributes, before h5py sees their type.
+
+    With the tag ``NUMPY:|O``, h5py takes the bytes of the file for addresses of Python objects.
+
+    Raises:
+        ValueError: a type is opaque, or has an opaque part.
+    """
+    kinds = [(node.name, node.id.get_type())] if isinstance(node, h5py.Dataset) else []
+    for name in node.attrs:
+        kinds.append((f"the attribute {name!r} of {node.name}", node.attrs.get_id(name).get_type()))
+    while kinds:
+        what, kind = kinds.pop()
+        if isinstance(kind, h5t.TypeOpaqueID):
+            raise ValueError(f"{what} has opaque values, which no program can read safely")
+        if isinstance(kind, h5t.TypeCompoundID):
+            kinds += [(what, kind.get_member_type(n)) for n in range(kind.get_nmembers())]
+        elif isinstance(kind, h5t.TypeArrayID | h5t.TypeVlenID):
+            kinds.append((what, kind.get_super()))
 
 
 def is_elsewhere(dataset: h5py.Dataset) -> bool:
