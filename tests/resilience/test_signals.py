@@ -11,6 +11,7 @@ import pytest
 
 from minari_pipe.pipeline.signals import INTERRUPTED
 from tests.conftest import FULL
+from tests.support import forks
 from tests.support.interruption import (
     CONFIG,
     STAGES,
@@ -139,7 +140,8 @@ def test_a_sweep_ends_with_the_job_that_is_stopped(tmp_path):
 
 def test_what_nohup_ignores_stays_ignored(tmp_path):
     place = make_place(tmp_path / "place")
-    run = Run(place, barrier=MOMENTS["collecting"], ignored=(signal.SIGHUP,))
+    with forks.enabled(False):  # a new Python finds out what is ignored
+        run = Run(place, barrier=MOMENTS["collecting"], ignored=(signal.SIGHUP,))
     run.await_barrier()
     run.tell_group(signal.SIGHUP)
     time.sleep(0.5)

@@ -1,15 +1,16 @@
 """Run commands of the package as forks of a process that has imported all that they need.
 
 A driver and five stages spend 5 s on starting Python and on imports, and half a second on a tiny
-dataset. Where a claim is not about processes, imports or signals, a fork of a process that has
-imported everything is what they would be after that. DVC, the files and the exit codes are real.
-`make test-all` starts every process as a user does.
+dataset. Where a claim is not about the start of a process or its imports, a fork of a process that
+has imported everything is what they would be after that. DVC, the files, the signals and the exit
+codes are real, and each process can be killed. `make test-all` starts every process as a user does.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -34,9 +35,10 @@ import yaml
 from dvc.utils.serialize import _yaml as serialize
 from hydra.core.global_hydra import GlobalHydra
 
-import minari_pipe.pipeline
+import minari_pipe.pipeline.stages
 from minari_pipe.core.plugins import entry_points
 from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.signals import STOP_SIGNALS
 
 STAGES = "minari_pipe.pipeline.stages."
 IMPORTED = {
@@ -79,6 +81,8 @@ MATTER_NOT = {
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
 }
+MARK = "MINARI_PIPE_TEST_RUN"
+"""Names the run that a process belongs to, by 32 characters; other processes see it."""
 
 _enabled = False
 
@@ -112,30 +116,99 @@ def run(
     unusual = any(name.startswith("PYTHON") for name in variables.keys() - MATTER_NOT)
     unusual |= any((path / "sitecustomize.py").exists() for path in _import_path(variables))
     checkout = (folder / "minari_pipe").exists()  # which imports its own package
-    if not _enabled or unusual or checkout or not _module(command):
-        return subprocess.run(
-            command,
-            cwd=folder,
-            env=dict(variables),
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-    with contextlib.ExitStack() as stack:
-        out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in (1, 2))
-        streams = (out, out if stderr == subprocess.STDOUT else err)
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(_server())
-            request = json.dumps([list(command), str(folder), dict(variables)]).encode()
-            connection.sendall(len(request).to_bytes(8, "big"))
-            socket.send_fds(connection, [b"f"], [stream.fileno() for stream in streams])
-            connection.sendall(request)
-            code = int(connection.makefile().read())
-        for file in (out, err):
-            file.seek(0)
-        return subprocess.CompletedProcess(list(command), code, out.read(), err.read())
+    fork = _enabled and not unusual and not checkout and _module(command)
+    with (_Fork if fork else subprocess.Popen)(
+        command,
+        cwd=folder,
+        env=dict(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=600)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(list(command), process.returncode, out, err)
+
+
+def start(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    stderr: int = subprocess.PIPE,
+    ignored: Sequence[int] = (),
+    real: bool = False,
+) -> subprocess.Popen[str]:
+    """Start a command as a terminal does: in a process group of its own, which hears signals.
+
+    Args:
+        command: the words of the command, which runs a module of the package.
+        folder: where it runs.
+        variables: its whole environment.
+        stderr: ``subprocess.STDOUT`` or ``subprocess.PIPE``.
+        ignored: the signals that it ignores, as under ``nohup``.
+        real: let it be a new Python, not a fork.
+    """
+    fork = _enabled and not real and sys.platform == "linux"  # else no process can be renamed
+    return (_Fork if fork else subprocess.Popen)(
+        command,
+        cwd=folder,
+        env=dict(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        preexec_fn=functools.partial(_as_from_a_terminal, ignored),
+    )
+
+
+def _as_from_a_terminal(ignored: Sequence[int]) -> None:
+    os.setpgid(0, 0)
+    # A test run in the background of a script is started with SIGINT ignored.
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
+
+
+class _Fork(subprocess.Popen[str]):
+    """A fork of the server, which stays a zombie until its exit code is asked for, as a child."""
+
+    def _execute_child(self, *values: Any) -> None:
+        given = _given(super()._execute_child, values)  # type: ignore[misc]
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(_server())
+        terminal = given["preexec_fn"] and given["preexec_fn"].args[0]
+        request = [list(given["args"]), str(given["cwd"]), given["env"], terminal]
+        text = json.dumps(request).encode()
+        self._connection.sendall(len(text).to_bytes(8, "big"))
+        errors = given["errwrite"] if given["errwrite"] != -1 else given["c2pwrite"]
+        socket.send_fds(self._connection, [b"f"], [given["c2pwrite"], errors])
+        self._connection.sendall(text)
+        self.pid = self._receive()
+        _parent_closes(self, given)
+
+    def _receive(self) -> int:
+        data = self._connection.recv(8, socket.MSG_WAITALL)
+        assert len(data) == 8, "the process that forks has failed"
+        return int.from_bytes(data, "big")
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """Return what ``os.waitpid`` would of a child."""
+        if wait_flags & os.WNOHANG and not select.select([self._connection], [], [], 0)[0]:
+            return 0, 0
+        status = self._receive()
+        self._connection.close()  # which lets the zombie go
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
 
 
 def _import_path(variables: Mapping[str, str]) -> list[Path]:
@@ -161,7 +234,8 @@ def _server() -> str:
     place = tempfile.TemporaryDirectory(prefix="minari-pipe-forks-")
     address = str(Path(place.name) / "socket")
     server = subprocess.Popen(
-        [sys.executable, "-m", __name__, address],
+        [sys.executable, "-m", __name__, address, " " * 4000],  # room for other words
+        env={**os.environ, MARK: "0" * 32},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
@@ -203,7 +277,7 @@ def serve(address: str) -> None:
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             server.close()
-            connection.sendall(str(_answer(connection)).encode())
+            _answer(connection)
             os._exit(0)
         connection.close()
 
@@ -220,7 +294,10 @@ def _compose_once() -> None:
 
 
 def _write_locks_quickly() -> None:
-    """Let DVC write the bytes of ``dvc.lock`` by libyaml; as text with comments it takes 0.2 s."""
+    """Let DVC write the bytes of ``dvc.lock`` by libyaml; as text with comments it takes 0.2 s.
+
+    Where a test stops a process at its barrier, DVC writes in its own way, which can be stopped.
+    """
 
     class Dumper(yaml.CSafeDumper):
         pass
@@ -236,8 +313,13 @@ def _write_locks_quickly() -> None:
     def dump(data: Any, stream: Any) -> None:
         yaml.dump(data, stream, Dumper, sort_keys=False, allow_unicode=True)
 
-    serialize._dump = dump
-    serialize.parse_yaml_for_update = serialize.parse_yaml
+    quick = {"_dump": dump, "parse_yaml_for_update": serialize.parse_yaml}
+    _slow.update({name: getattr(serialize, name) for name in quick})
+    vars(serialize).update(quick)
+
+
+_slow: dict[str, Callable[..., Any]] = {}
+"""What :func:`_write_locks_quickly` replaced in DVC."""
 
 
 def _reap(*_: object) -> None:
@@ -246,61 +328,127 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _answer(connection: socket.socket) -> int:
-    """Run the command that is asked for; return its exit code."""
+def _answer(connection: socket.socket) -> None:
+    """Run the command that is asked for; send its pid, and its status when it has ended."""
     size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
     _, outputs, _, _ = socket.recv_fds(connection, 1, 2)
-    words, folder, variables = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    words, folder, variables, terminal = json.loads(connection.recv(size, socket.MSG_WAITALL))
     subprocess.Popen = _Popen  # type: ignore[misc]
-    return subprocess.run(
+    process = subprocess.Popen(
         words,
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,
         stdout=outputs[0],
         stderr=outputs[1],
-        check=False,
-    ).returncode
+        preexec_fn=None if terminal is None else functools.partial(_as_from_a_terminal, terminal),
+    )
+    for output in outputs:
+        os.close(output)
+    connection.sendall(process.pid.to_bytes(8, "big"))
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+    connection.sendall(status.to_bytes(8, "big"))
+    connection.recv(1)  # until the test has asked for it, or is gone
+    process.wait()
 
 
 class _Popen(subprocess.Popen):
     """Forks this process in place of a new Python that would run a module of the package."""
 
     def _execute_child(self, *values: Any) -> None:
-        parameters = [*inspect.signature(super()._execute_child).parameters]  # type: ignore[misc]
-        given = dict(zip(parameters, values, strict=True))
+        given = _given(super()._execute_child, values)  # type: ignore[misc]
         words = None if isinstance(given["args"], str) else _module(given["args"])
         if words is None:
             super()._execute_child(*values)  # type: ignore[misc]
             return
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        # A signal waits until the child no longer handles it as this process does.
+        heard = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         self.pid = os.fork()
         if self.pid == 0:
-            for stream, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
-                if given[name] != -1:
-                    os.dup2(given[name], stream)
-            if given["start_new_session"]:
-                os.setsid()
-            os.chdir(given["cwd"] or ".")
-            if given["env"] is not None:
-                os.environ.clear()
-                os.environ.update(given["env"])
-            _end_with(functools.partial(_run, words))
-        self._child_created = True
-        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
-        self._close_pipe_fds(*(given[name] for name in ends))  # type: ignore[attr-defined]
+            _end_with(functools.partial(_begin, words, given, heard))
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        _parent_closes(self, given)
 
 
-def _run(words: list[str]) -> None:
+def _given(execute_child: Callable[..., None], values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(inspect.signature(execute_child).parameters, values, strict=True))
+
+
+def _parent_closes(process: Any, given: Mapping[str, Any]) -> None:
+    process._child_created = True
+    ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+    process._close_pipe_fds(*(given[name] for name in ends))
+
+
+def _begin(words: list[str], given: Mapping[str, Any], heard: set[signal.Signals]) -> None:
+    """Become the process that was asked for, and run its module."""
+    for stream, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        if given[name] != -1:
+            os.dup2(given[name], stream)
+    _let_go_of_files(given["pass_fds"])
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    if given["start_new_session"]:
+        os.setsid()
+    os.chdir(given["cwd"] or ".")
+    if given["env"] is not None:
+        os.environ.clear()
+        os.environ.update(given["env"])
+    if given["preexec_fn"]:
+        given["preexec_fn"]()
+    _run(words, heard)
+
+
+def _let_go_of_files(kept: Sequence[int]) -> None:
+    """Hold no lock and no pipe of the parent; its objects may still close their descriptors."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        if descriptor not in (0, 1, 2, null, *kept):
+            os.dup2(null, descriptor, inheritable=False)
+
+
+def _rename(words: Sequence[str]) -> None:
+    """Let other processes see the words and the mark of this one; both lie where they began."""
+    first = ctypes.c_void_p.in_dll(ctypes.CDLL(None), "program_invocation_name").value
+    assert first is not None
+    size = len(Path("/proc/self/cmdline").read_bytes())
+    text = b"\0".join(map(os.fsencode, words))[: size - 1]
+    ctypes.memmove(first, text.ljust(size, b"\0"), size)
+    if mark := os.environ.get(MARK):
+        name = f"{MARK}=".encode()
+        place = first + size + Path("/proc/self/environ").read_bytes().index(name)
+        assert (ctypes.string_at(place, len(name)), len(mark)) == (name, 32)
+        ctypes.memmove(place + len(name), mark.encode(), 32)
+
+
+def _run(words: list[str], heard: set[signal.Signals]) -> None:
     """Run a module as ``python -m`` does, without what the parent imported for its user."""
     folder = os.getcwd()
     program = words[0] if "." in words[0] else f"{words[0]}.__main__"
     for name, module in list(sys.modules.items()):
         if name == program or str(getattr(module, "__file__", "")).startswith(folder + os.sep):
             del sys.modules[name]
+    sys.orig_argv = [sys.executable, "-m", *words]
+    if sys.platform == "linux":
+        _rename(sys.orig_argv)
     sys.meta_path[:] = _known_finders()
-    sys.path[:] = [*map(str, _import_path(os.environ)), *_known_path()]
+    path = _import_path(os.environ)
+    sys.path[:] = [*map(str, path), *_known_path()]
+    sys.argv = ["-m", *words[1:]]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if words[0].startswith(STAGES):
+        importlib.reload(minari_pipe.pipeline.stages)  # which handles signals
+    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+    if any((folder / "sitecustomize.py").exists() for folder in path):
+        vars(serialize).update(_slow)
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
     if words[0] == "minari_pipe":
         sys.path.insert(0, folder)  # from where the module removes it
     elif words[0].startswith("minari_pipe.pipeline."):

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -20,9 +19,9 @@ import pytest
 
 from tests.conftest import home_variables
 from tests.support import forks
+from tests.support.forks import MARK
 from tests.support.workspaces import make_workspace
 
-MARK = "MINARI_PIPE_TEST_RUN"
 BARRIER = Path(__file__).resolve().parent / "barrier"
 
 CONFIG = """\
@@ -176,14 +175,12 @@ class Run:
         self.place = place
         self._talk = place.folder / "talk"
         _runs.append(self)
-        self.process = subprocess.Popen(
+        self.process = forks.start(
             [sys.executable, "-m", "minari_pipe", *(arguments or ["+dataset=killed"])],
-            cwd=place.work,
-            env={**place.environment(barrier, shell=shell), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: _as_from_a_terminal(ignored),
+            place.work,
+            {**place.environment(barrier, shell=shell), **environment},
+            ignored=ignored,
+            real=barrier is not None and ":" not in barrier.get("target", ":"),
         )
 
     def await_barrier(self, seconds: float = 60) -> None:
@@ -240,13 +237,6 @@ class Run:
         """Wait; exit code, stdout, stderr."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
-
-
-def _as_from_a_terminal(ignored: tuple[int, ...]) -> None:
-    os.setpgid(0, 0)
-    # A test run in the background of a script is started with SIGINT ignored.
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
 
 
 _MADE: dict[str, Place] = {}

@@ -18,6 +18,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.execution.inputs import Inputs
 from tests.conftest import CHECKOUT, FULL
 from tests.pipeline.run.test_stages_rerun import MINE
+from tests.support import forks
 from tests.support.interruption import BARRIER
 from tests.support.repositories import Workspace, dvc_workspace
 
@@ -146,16 +147,10 @@ def paused(
     """Run a command, and edit something once its process comes to ``barrier``."""
     folder.mkdir()
     spec = {"folder": str(folder), "do": "pause", **barrier}
-    process = subprocess.Popen(
-        command,
-        cwd=workspace.root,
-        env=workspace.environment(
-            **TRUSTED, PYTHONPATH=str(BARRIER), MINARI_PIPE_TEST_BARRIER=json.dumps(spec)
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    environment = workspace.environment(
+        **TRUSTED, PYTHONPATH=str(BARRIER), MINARI_PIPE_TEST_BARRIER=json.dumps(spec)
     )
+    process = forks.start(command, workspace.root, environment, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 120
     while not (folder / "reached").exists() and process.poll() is None:
         assert time.monotonic() < deadline

@@ -120,7 +120,8 @@ def test_a_file_that_may_not_grow(tmp_path, monkeypatch):
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 
     monkeypatch.setattr(os, "setpgid", limited)
-    run = Run(place)
+    with forks.enabled(False):  # a fork would not begin in this process
+        run = Run(place)
     monkeypatch.undo()
     (stage,) = errors(run)
     assert stage.startswith("error: collect: ")

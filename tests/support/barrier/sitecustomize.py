@@ -26,6 +26,7 @@ import threading
 import time
 from pathlib import Path
 
+_PID = os.getpid()
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 
 
@@ -65,6 +66,11 @@ def _another_waits(spec: dict) -> bool:
     )
 
 
+def _here(spec: dict) -> bool:
+    """Whether this is the process of the role, not a fork of it; engines fork their workers."""
+    return spec["role"] == "worker" or os.getpid() == _PID
+
+
 def _at_call(spec: dict) -> None:
     module_name, _, path = spec["target"].partition(":")
     *owners, name = path.split(".")
@@ -78,12 +84,17 @@ def _at_call(spec: dict) -> None:
 
         def stopping(*args, **kwargs):
             nonlocal calls
-            calls += 1
-            if calls == spec.get("call", 1) or _another_waits(spec):
-                _stop(spec)
+            if _here(spec):
+                calls += 1
+                if calls == spec.get("call", 1) or _another_waits(spec):
+                    _stop(spec)
             return function(*args, **kwargs)
 
         setattr(owner, name, stopping)
+        for other in list(sys.modules.values()):  # which imported it from there
+            for key, value in list(getattr(other, "__dict__", {}).items()):
+                if value is function:
+                    setattr(other, key, stopping)
 
     if module_name in sys.modules:
         wrap(sys.modules[module_name])
@@ -119,7 +130,7 @@ def _at_event(spec: dict) -> None:
 
     def hook(event: str, args: tuple) -> None:
         nonlocal seen, busy
-        if busy or event == ignored or not _changes_a_file(event, args, within):
+        if busy or event == ignored or not _here(spec) or not _changes_a_file(event, args, within):
             return
         seen += 1
         if seen == spec["event"] or _another_waits(spec):
@@ -130,7 +141,8 @@ def _at_event(spec: dict) -> None:
     def tell() -> None:
         nonlocal busy
         busy = True
-        (Path(spec["folder"]) / f"events.{_role()}").write_text(str(seen))
+        if _here(spec):
+            (Path(spec["folder"]) / f"events.{_role()}").write_text(str(seen))
 
     sys.addaudithook(hook)
     if spec["event"] == 0:
