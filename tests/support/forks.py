@@ -346,9 +346,12 @@ def _answer(connection: socket.socket) -> None:
     for output in outputs:
         os.close(output)
     connection.sendall(process.pid.to_bytes(8, "big"))
-    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert ended is not None
-    status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+    if sys.platform == "linux":
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+    else:  # where `start` starts no forks
+        _, status = os.waitpid(process.pid, 0)
     connection.sendall(status.to_bytes(8, "big"))
     connection.recv(1)  # until the test has asked for it, or is gone
     process.wait()
