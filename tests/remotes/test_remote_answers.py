@@ -308,7 +308,7 @@ def test_an_upload_that_is_to_go_on_at_another_host_does_not(proxy, address, els
 
 
 def test_the_token_of_the_hub_goes_to_no_other_host(hub, elsewhere, monkeypatch) -> None:
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils import close_session, get_session
 
     from minari_pipe.remotes.hub.commits import _configured
 
@@ -319,6 +319,9 @@ def test_the_token_of_the_hub_goes_to_no_other_host(hub, elsewhere, monkeypatch)
         with pytest.raises(RemoteError, match="redirects the token to another address"):
             get_session().post(f"{elsewhere}/verify", headers=headers)
         get_session().put(f"{elsewhere}/signed", content=b"x")
+        close_session()  # as huggingface_hub does after a lost connection
+        with pytest.raises(RemoteError, match="redirects the token to another address"):
+            get_session().post(f"{elsewhere}/verify", headers=headers)
     get_session().get(f"{client.endpoint}/api", headers=headers)
     assert Elsewhere.secrets == []
 

@@ -14,8 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, constants
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    constants,
+    set_client_factory,
+)
 from huggingface_hub.utils import (
+    _http,
     are_progress_bars_disabled,
     disable_progress_bars,
     enable_progress_bars,
@@ -228,19 +234,35 @@ def _configured(client: HubClient) -> Iterator[None]:
     library shows our user a deprecation warning about how it sends files.
     """
     warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
-    session = get_session()
-    session.event_hooks["request"].append(client.check_request)
-    before = session.timeout
-    would_wait = before.read is None
-    if would_wait:
-        session.timeout = _PATIENCE
+    if _on_request not in get_session().event_hooks["request"]:
+        make = _http._GLOBAL_CLIENT_FACTORY
+
+        def hooked() -> Any:
+            session = make()
+            session.event_hooks["request"].append(_on_request)
+            return session
+
+        # Not only the session of now: after a lost connection huggingface_hub makes another one.
+        set_client_factory(hooked)
     logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # has no effect twice
+    _uploading.append(client)
     try:
         yield
     finally:
-        session.event_hooks["request"].remove(client.check_request)
-        if would_wait:
-            session.timeout = before
+        _uploading.remove(client)
+
+
+#: clients of the uploads that run
+_uploading: list[HubClient] = []
+
+
+def _on_request(request: Any) -> None:
+    for client in [*_uploading]:
+        client.check_request(request)
+    if _uploading:
+        given = request.extensions.get("timeout", {})
+        limits = {key: value or _PATIENCE for key, value in given.items()}
+        request.extensions["timeout"] = limits
 
 
 def _redact(record: logging.LogRecord) -> bool:
