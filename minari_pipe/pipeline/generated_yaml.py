@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import yaml
 from minari_pipe.errors import ConfigError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 10 times as fast as DVC's
+
+_BEFORE_WORDS = re.compile(rb"^[ \t?:-]*", re.MULTILINE)
 
 #: A config that nests deeper cannot be composed.
 _MOST_LEVELS = 200
@@ -39,6 +42,8 @@ def generated(text: str | bytes) -> str | bytes:
         NotGeneratedError: the text has aliases or nests deeper than 200 levels.
         yaml.YAMLError: the text is damaged.
     """
+    if _is_shallow(text if isinstance(text, bytes) else text.encode("utf-8", "replace")):
+        return text
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -53,6 +58,17 @@ def generated(text: str | bytes) -> str | bytes:
             continue
         raise NotGeneratedError(f"{fault} in line {event.start_mark.line + 1}")
     return text
+
+
+def _is_shallow(text: bytes) -> bool:
+    """Return whether a look at the bytes is enough, which saves time of a run without work.
+
+    Every level of nesting takes a bracket, or a character before the first word of a line.
+    """
+    if not text.isascii() or any(mark in text for mark in (b"&", b"*", b"\r", b"\0")):
+        return False
+    most_before = max(map(len, _BEFORE_WORDS.findall(text)))
+    return text.count(b"[") + text.count(b"{") + most_before < _MOST_LEVELS
 
 
 def check_generated(path: Path) -> None:
