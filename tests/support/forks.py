@@ -117,15 +117,7 @@ def run(
     unusual |= any((path / "sitecustomize.py").exists() for path in _import_path(variables))
     checkout = (folder / "minari_pipe").exists()  # which imports its own package
     fork = _enabled and not unusual and not checkout and _module(command)
-    with (_Fork if fork else subprocess.Popen)(
-        command,
-        cwd=folder,
-        env=dict(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-    ) as process:
+    with _started(command, folder, variables, stderr, fork=bool(fork)) as process:
         try:
             out, err = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
@@ -154,6 +146,19 @@ def start(
         real: let it be a new Python, not a fork.
     """
     fork = _enabled and not real and sys.platform == "linux"  # else no process can be renamed
+    begin = functools.partial(_as_from_a_terminal, ignored)
+    return _started(command, folder, variables, stderr, fork=fork, begin=begin)
+
+
+def _started(
+    command: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    stderr: int,
+    *,
+    fork: bool,
+    begin: Callable[[], None] | None = None,
+) -> subprocess.Popen[str]:
     return (_Fork if fork else subprocess.Popen)(
         command,
         cwd=folder,
@@ -162,7 +167,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
-        preexec_fn=functools.partial(_as_from_a_terminal, ignored),
+        preexec_fn=begin,
     )
 
 

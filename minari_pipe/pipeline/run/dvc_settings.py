@@ -173,7 +173,7 @@ def check_dvc(root: Path) -> None:
     _record_what_was_restored()
     _refuse_paths_out()
     _refuse_other_outputs()
-    _refuse_slow_patterns()
+    _check_ignore_files()
     try:
         config = Config(str(root / ".dvc"))
         for level in Config.REPO_LEVELS:
@@ -247,7 +247,7 @@ def _see_every_edit() -> None:
 
 
 @functools.cache
-def _refuse_slow_patterns() -> None:
+def _check_ignore_files() -> None:
     """Patch DVC so that no ``.dvcignore`` is a link, or takes hours to match."""
     from dvc.ignore import DvcIgnorePatterns
 

@@ -44,6 +44,9 @@ _REPAIRS = 3
 #: Seconds without a byte after which a request fails; the Hub itself waits as long.
 _PATIENCE = 60.0
 
+#: clients of the uploads that run
+_uploading: list[HubClient] = []
+
 
 @dataclass(frozen=True)
 class State:
@@ -250,10 +253,6 @@ def _configured(client: HubClient) -> Iterator[None]:
         yield
     finally:
         _uploading.remove(client)
-
-
-#: clients of the uploads that run
-_uploading: list[HubClient] = []
 
 
 def _on_request(request: Any) -> None:
