@@ -223,11 +223,13 @@ class Run:
 
     def kill(self, *roles: str) -> list[str]:
         """kill -9 those of ``roles`` that run, as nearly at once as can be; which ones."""
-        found = {role: self.role(role) for role in roles}
-        victims = {role: process for role, process in found.items() if process is not None}
-        for process in victims.values():
-            process.kill()
-        return list(victims)
+        killed = []
+        for role, process in [(role, self.role(role)) for role in roles]:
+            if process is not None:
+                with suppress(psutil.NoSuchProcess):  # it ended by itself in between
+                    process.kill()
+                    killed.append(role)
+        return killed
 
     def tell_group(self, signum: int) -> None:
         """What a terminal does with Ctrl-C: every process of the group is told."""

@@ -8,7 +8,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,10 @@ CARD = "README.md"
 
 _ROUNDS = 40  # attempts, while others commit first
 _REPAIRS = 3
+_BATCH = 256  # files in a request; the Hub accepts no more, and a process opens only so many
 #: Seconds without a byte after which a request fails; the Hub itself waits as long.
 _PATIENCE = 60.0
+_DESCRIPTORS = Path("/proc/self/fd")
 
 #: clients of the uploads that run
 _uploading: list[HubClient] = []
@@ -111,19 +113,29 @@ class Committer:
             RemoteError: this user may not write, or a file changed during the upload.
         """
         additions = [_Addition(path, source, on_bytes) for path, source in files.items()]
-        send = partial(
-            self._client.api.preupload_lfs_files, self._client.repo_id(repo), repo_type="dataset"
-        )
-        large = [addition for addition in additions if addition.source.size > PART]
-        small = [addition for addition in additions if addition.source.size <= PART]
-        # It retries each file by itself. For several files it starts threads of its own, for
-        # which the process would wait after Ctrl-C.
         with self._translated(), _own_progress(), _configured(self._client):
-            at_once(partial(send, additions=[addition]) for addition in large)
-            send(additions=small)
+            self._send(repo, additions)
         for addition in additions:
             addition.check_sent()
             self._sent[addition.path_in_repo] = addition
+
+    def _send(self, repo: str, additions: list[_Addition]) -> None:
+        """Upload those of these files that the Hub wants by LFS or xet."""
+        large = [addition for addition in additions if addition.source.size > PART]
+        small = [addition for addition in additions if addition.source.size <= PART]
+        # huggingface_hub retries each file by itself. For several files it starts threads of its
+        # own, for which the process would wait after Ctrl-C.
+        at_once(partial(self._send_opened, repo, [addition]) for addition in large)
+        for start in range(0, len(small), _BATCH):
+            self._send_opened(repo, small[start : start + _BATCH])
+
+    def _send_opened(self, repo: str, additions: list[_Addition]) -> None:
+        with ExitStack() as stack:
+            for addition in additions:
+                stack.enter_context(addition.opened_for_xet())
+            self._client.api.preupload_lfs_files(
+                self._client.repo_id(repo), additions, repo_type="dataset"
+            )
 
     def commit(self, repo: str, message: str, changing: Callable[[State], CommitChange]) -> str:
         """Commit changes to a repository until nothing is left to change.
@@ -176,16 +188,16 @@ class Committer:
         return State(commit, self._client.index(repo, commit), card)
 
     def _commit(self, repo: str, message: str, state: State, change: CommitChange) -> str:
-        operations: list[Any] = [CommitOperationDelete(path) for path in sorted(change.removed)]
+        additions = []
         for path, source in change.put.items():
             sent = self._sent.get(path)
-            is_usable = sent is not None and sent.source == source
-            operations.append(sent if is_usable else _Addition(path, source))
+            additions.append(sent if sent and sent.source == source else _Addition(path, source))
         try:
             with _own_progress(), _configured(self._client):
+                self._send(repo, [a for a in additions if a is not self._sent.get(a.path_in_repo)])
                 made = self._client.api.create_commit(
                     self._client.repo_id(repo),
-                    operations,
+                    [*map(CommitOperationDelete, sorted(change.removed)), *additions],
                     commit_message=message,
                     repo_type="dataset",
                     parent_commit=state.commit,
@@ -298,6 +310,23 @@ class _Addition(CommitOperationAdd):
 
                 file.read = reading  # type: ignore[method-assign]
             yield file
+
+    @contextmanager
+    def opened_for_xet(self) -> Iterator[None]:
+        """Have xet, which opens a file by its path, read the file that is opened here.
+
+        Else it follows a folder that is replaced by a symlink meanwhile. Where the system has no
+        paths for opened files, as Windows and macOS, it still does.
+        """
+        if not isinstance(self.source.content, Path) or not _DESCRIPTORS.exists():
+            yield
+            return
+        with self._opened(self.source.content, self.source) as file:
+            self.path_or_fileobj = str(_DESCRIPTORS / str(file.fileno()))
+            try:
+                yield
+            finally:
+                self.path_or_fileobj = str(self.source.content)
 
     @staticmethod
     def _opened(path: Path, source: UploadSource) -> BinaryIO:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import random
 import re
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,6 +29,7 @@ from minari_pipe.remotes.hub.commits import Committer
 from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
 from tests.conftest import FULL
 from tests.support.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
+from tests.support.servers.xet import xet_storage
 
 REPO = "example"
 """The repository of the datasets that ``an_upload`` makes."""
@@ -565,3 +568,33 @@ def test_a_link_that_takes_the_place_of_a_file_meanwhile_is_not_published(
         publish_dataset(ID, address)
     kept = [path for path in hub.folder.rglob("*") if path.is_file()]
     assert kept and not [path for path in kept if SECRET in path.read_bytes()]
+
+
+def test_xet_reads_no_file_through_a_folder_replaced_by_a_link_meanwhile(
+    hub: HubServer, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """xet opens a file by its path, after the Hub was asked how to send it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    mine, others = random.Random(1).randbytes(6000), random.Random(2).randbytes(6000)
+    for name, content in {"dataset/data": mine, "others": others}.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "main_data.hdf5").write_bytes(content)
+    below = tmp_path / "dataset"
+    source = UploadSource.of(below / "data" / "main_data.hdf5", below)
+    preupload = HfApi.preupload_lfs_files
+
+    def exchanged(*args: Any, **options: Any) -> None:
+        (below / "data").rename(below / "aside")
+        (below / "data").symlink_to(tmp_path / "others")
+        preupload(*args, **options)
+
+    monkeypatch.setattr(HfApi, "preupload_lfs_files", exchanged)
+    upload = an_upload()
+    remote = open_remote(address)
+    with xet_storage() as storage:
+        token = {"casUrl": storage.address, "exp": int(time.time()) + 3600, "accessToken": "any"}
+        hub.answer("GET .*/xet-write-token/", 200, body=json.dumps(token), times=9)
+        remote.send(replace(upload, files={"data/main_data.hdf5": source}), lambda _: None)
+    hub.forget_answers()
+    assert any(mine in body for body in storage.received)
+    assert not any(others in body for body in storage.received)
