@@ -65,7 +65,7 @@ def check_links(root: Path) -> None:
     """
     check_cache(root)
     _refuse_bare_repository(root)
-    _checked(lambda: _check_place(root / ".git", root), root)  # DVC makes git write to it
+    _checked(lambda: check_place(root / ".git", root), root)  # DVC makes git write to it
     for name in _OWN:
         check_folder(root / name, root)
 
@@ -118,7 +118,7 @@ def check_folder(folder: Path, root: Path) -> None:
 
 
 def _check_folder(folder: Path, root: Path) -> None:
-    _check_place(folder, root)
+    check_place(folder, root)
     for entry in entries_below(folder, lambda entry: _is_others(entry, root)):
         if entry.is_symlink():
             _check_dvc_link(entry.path, root)
@@ -126,7 +126,8 @@ def _check_folder(folder: Path, root: Path) -> None:
             raise TrustError(f"{entry.path} is not a regular file; remove it")
 
 
-def _check_place(path: Path, root: Path) -> None:
+def check_place(path: Path, root: Path) -> None:
+    """Check that one path of the workspace leads over no link, and to no pipe or device."""
     refuse_links(path, root)
     if path.is_symlink():
         _check_dvc_link(os.fspath(path), root)

@@ -30,6 +30,7 @@ from minari_pipe.pipeline.workspace_links import (
     cache_types,
     check_folder,
     check_links,
+    check_place,
     follow_own_cache,
     part_hard_links,
 )
@@ -248,14 +249,13 @@ def _see_every_edit() -> None:
 
 @functools.cache
 def _check_ignore_files() -> None:
-    """Patch DVC so that no ``.dvcignore`` is a link, or takes hours to match."""
+    """Patch DVC so that no ``.dvcignore`` is a link or a pipe, or takes hours to match."""
     from dvc.ignore import DvcIgnorePatterns
 
     read = DvcIgnorePatterns.from_file
 
     def from_file(path: str, *how: Any) -> Any:
-        if os.path.islink(path):
-            refuse_link(path)
+        check_place(Path(path), Path(path).parent)
         found = read(path, *how)
         for pattern in found.pattern_list:
             if len(re.findall(r"\*+", pattern.patterns)) > 4:

@@ -378,6 +378,10 @@ HIDDEN = {
         lambda t: (t.parent / "models" / ".dvcignore").symlink_to(__file__),
         "models/.dvcignore is a symlink to",
     ),
+    "by rules in a pipe": (
+        lambda t: os.mkfifo(t.parent / "models" / ".dvcignore"),
+        "models/.dvcignore is not a regular file; remove it",
+    ),
     "in .hg": (mercurial, "tables/.hg/a.txt is hidden from DVC"),
     "an empty folder": (lambda t: (t / "inner").mkdir(), "tables/inner is an empty folder"),
     "in a repository": (subrepository, "tables/inner/a.txt is hidden from DVC"),
