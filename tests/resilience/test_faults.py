@@ -20,7 +20,6 @@ import psutil
 import pytest
 
 from tests.conftest import FULL, home_variables
-from tests.support import forks
 from tests.support.interruption import Place, Run, complete, end_all, make_place
 from tests.support.ray_clusters import two_nodes
 
@@ -104,8 +103,7 @@ class Engine:
             names = ("PYTHONPATH", "MINARI_PIPE_TEST_BARRIER", "PYTHONDONTWRITEBYTECODE")
             env = {"runtime_env": {"env_vars": {name: own[name] for name in names}}}
             variables["RAY_JOB_CONFIG_JSON_ENV_VAR"] = json.dumps(env)
-        with forks.enabled(False):  # as workers are, whose start is a part of what is killed
-            return Run(place, *self.arguments, barrier=barrier, **variables)
+        return Run(place, *self.arguments, barrier=barrier, **variables)
 
     def kill(self, victim: str, run: Run, worker: int | None) -> bool:
         """kill -9; whether there was something to kill."""
