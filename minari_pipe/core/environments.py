@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.metadata
 import importlib.util
 import io
-import json
 import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, registry
 
+from minari_pipe.core.env_specs import entry_point_name, parse_spec, spec_json
 from minari_pipe.core.plugins import entry_points
 from minari_pipe.core.requirements import distributions_of
-from minari_pipe.core.tree import MAX_DEPTH, is_deep, named_dtype
+from minari_pipe.core.simulator_models import check_models
+from minari_pipe.core.tree import named_dtype
 from minari_pipe.core.trust import (
     check_files,
     how_to_trust,
@@ -76,9 +75,6 @@ SIMULATORS = {
     "gymnasium.envs.phys2d": (("jax",), "gymnasium[jax]"),
     "gymnasium.envs.tabular": (("jax",), "gymnasium[jax]"),
 }
-
-# Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
-_OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
 
 # Registered, but they import whatever OpenAI Gym environment their arguments name.
 GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
@@ -278,11 +274,13 @@ def make_environment(
 
     Raises:
         ConfigError: the environment or a wrapper does not take its arguments.
+        TrustError: they name a model that names other files; see :func:`check_models`.
 
     Example:
         >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
         7
     """
+    check_models(env_id, [kwargs, wrappers])
     _load_before(registered_spec(env_id))
     try:
         # By its plain name, because the module before a colon is imported by now.
@@ -318,44 +316,6 @@ def _keep_no_log() -> None:
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
         mujoco.set_mju_user_warning(lambda text: sys.stderr.write(f"WARNING: {text}\n"))
-
-
-def entry_point_name(entry_point: Any) -> str:
-    """Return ``module:name`` of an entry point, which may be a class, a function or a string.
-
-    Example:
-        >>> entry_point_name(gym.Env)
-        'gymnasium.core:Env'
-    """
-    if callable(entry_point):
-        return f"{entry_point.__module__}:{getattr(entry_point, '__qualname__', entry_point)}"
-    return str(entry_point)
-
-
-def spec_json(spec: EnvSpec) -> str:
-    """Return a spec's JSON as Gymnasium writes it, with a class as entry point given by its name.
-
-    Raises:
-        ConfigError: the spec holds something that JSON cannot, or its entry point has no name.
-
-    Example:
-        >>> json.loads(spec_json(gym.spec("CartPole-v1")))["id"]
-        'CartPole-v1'
-    """
-    name = entry_point_name(spec.entry_point)
-    if "<" in name:  # <locals> or <lambda>
-        raise ConfigError(
-            f"environment {spec.id!r} is registered with {name!r}, which other processes cannot "
-            f"import; register it with an entry point of the form 'module:Class'"
-        )
-    named = copy.copy(spec)
-    named.entry_point = name
-    if callable(named.vector_entry_point):
-        named.vector_entry_point = None
-    try:
-        return named.to_json()
-    except (TypeError, ValueError) as exc:
-        raise ConfigError(f"the spec of {spec.id!r} cannot be stored: {exc}") from exc
 
 
 def _check_entry_point(entry_point: Any, trusted: Collection[str], *, what: str) -> None:
@@ -421,58 +381,6 @@ def _check_dtype(arguments: Any) -> None:
         named_dtype(arguments["dtype"])  # NumPy may crash on others
 
 
-def todays_spec(env_spec: str) -> str:
-    """Convert the JSON of a spec from any Gymnasium release to the form of the installed one.
-
-    Raises:
-        AttributeError, RecursionError, TypeError, ValueError: it is not a JSON object.
-
-    Example:
-        >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
-        '{"id": "CartPole-v1", "additional_wrappers": []}'
-    """
-    fields = {k: v for k, v in json.loads(env_spec).items() if k not in _OLD_SPEC_KEYS}
-    fields.setdefault("additional_wrappers", [])
-    return json.dumps(fields)
-
-
-def stored_spec(env_spec: str) -> EnvSpec:
-    """Read a spec from JSON of any Gymnasium release, without importing anything in it.
-
-    Raises:
-        AttributeError, RecursionError, TypeError, ValueError: it is not a spec.
-
-    Example:
-        >>> stored_spec(gym.spec("CartPole-v1").to_json()).max_episode_steps
-        500
-    """
-    spec = EnvSpec.from_json(todays_spec(env_spec))
-    if type(spec.max_episode_steps) not in (int, NoneType):
-        raise ValueError(
-            f"its max_episode_steps is {spec.max_episode_steps!r:.60}, expected a whole number or "
-            f"null"
-        )
-    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
-        raise ValueError(f"its arguments are nested more than {MAX_DEPTH} deep")
-    return spec
-
-
-def _parse_spec(env_spec: str) -> EnvSpec:
-    try:
-        spec = stored_spec(env_spec)
-    except (AttributeError, RecursionError, TypeError, ValueError) as exc:
-        raise ConfigError(
-            f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "
-            f"got {str(env_spec)[:80]!r}"
-        ) from exc
-    if not isinstance(spec.entry_point, str) or not isinstance(spec.kwargs, dict):
-        raise ConfigError(
-            f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
-            f"kwargs {spec.kwargs!r}; expected 'module:Class' and a JSON object"
-        )
-    return spec
-
-
 def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: Any) -> gym.Env:
     """Make the environment that a dataset's ``env_spec`` describes.
 
@@ -498,7 +406,7 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         >>> env.spec.max_episode_steps
         9
     """
-    spec = _parse_spec(env_spec)
+    spec = parse_spec(env_spec)
     check_files(f"env_spec {spec.id!r}: kwargs", spec.kwargs, below=None)
     for wrapper in spec.additional_wrappers:
         check_files(f"wrapper {wrapper.name!r}: kwargs", wrapper.kwargs, below=None)
@@ -544,6 +452,19 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
             stacklevel=3,
         )
     return env
+
+
+def make_by_spec(spec: EnvSpec) -> gym.Env:
+    """Make the environment of a spec, which may be that of a stranger's dataset.
+
+    Raises: see :func:`recover`.
+
+    Example:
+        >>> make_by_spec(gym.spec("CartPole-v1")).spec.id
+        'CartPole-v1'
+    """
+    # A class or a function can only be the user's own, as no dataset holds one.
+    return gym.make(spec) if callable(spec.entry_point) else recover(spec_json(spec))
 
 
 def _without_lost_wrappers(spec: EnvSpec, kwargs: Mapping[str, Any]) -> tuple[gym.Env, list[str]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
 #: places to which a run may send its results, and outside files that it may read
 ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
 ADDRESSES_FILE = "trusted_addresses"
+
+#: absolute paths that the config of this process names
+_named: set[str] = set()
 
 
 def user_config_dir() -> Path:
@@ -131,6 +134,11 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
         )
 
 
+def name_places(places: Iterable[Path]) -> None:
+    """Let this process read files and folders that its config names, but nothing below a folder."""
+    _named.update(os.path.abspath(place) for place in places)
+
+
 def check_files(
     where: str, values: Any, *, below: Path | None, given: Collection[str] = ()
 ) -> list[str]:
@@ -160,6 +168,8 @@ def check_files(
     found = []
     for key, text in texts(where, values):
         place = _elsewhere(text, below)
+        if place in _named:
+            continue
         if place is not None and text in given:
             found.append(place)
         elif place is not None:
@@ -216,10 +226,13 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
         return os.path.abspath(path)
     place = path if below is None else os.path.join(below, path)
     if below is not None:
-        # After `..` the system goes on from a symlink's target, others from the path as written.
-        ways = (os.path.realpath(place), os.path.normpath(place))
-        are_below = [Path(way).is_relative_to(below) for way in ways]
-        if all(are_below) or (any(are_below) and not leads_up):
+        # After `..` the system goes on from a symlink's target, others from the path as written. A
+        # path that only leads back into the folder, such as /proc/self/cwd, is none of its own.
+        is_below, leads_below = (
+            Path(way).is_relative_to(below)
+            for way in (os.path.normpath(place), os.path.realpath(place))
+        )
+        if is_below and (leads_below or not leads_up):
             return None
     return os.path.normpath(place)
 

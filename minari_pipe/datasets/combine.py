@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.requirements import exclusions
 from minari_pipe.core.spaces import serialize_space

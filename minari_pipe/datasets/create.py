@@ -11,7 +11,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.environments import make_by_spec
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import MINARI_VERSION, is_finite_number
 from minari_pipe.core.scores import RandomPolicy, get_average_reference_score
@@ -54,11 +55,20 @@ class Description:
     description: str | None = None
     requirements: list[str] | None = None
 
-    def metadata(self, dataset_id: str, env_spec: EnvSpec | None) -> dict[str, Any]:
+    def metadata(
+        self, dataset_id: str, env_spec: EnvSpec | None, *, is_own: bool = False
+    ) -> dict[str, Any]:
         """Return the metadata of the dataset; measure the reference scores that are requested.
+
+        Args:
+            dataset_id: id of the dataset.
+            env_spec: spec of the environment that the data come from.
+            is_own: whether the user made that environment, or named its id. Else the spec may be
+                that of a stranger's dataset.
 
         Raises:
             InvalidMetadataError: arguments contradict each other.
+            TrustError: a spec names code or a file that the user does not trust.
         """
         if self.expert_policy is not None and self.ref_max_score is not None:
             raise InvalidMetadataError(
@@ -92,18 +102,19 @@ class Description:
                     "gymnasium.make"
                 )
             metadata["eval_env_spec"] = spec_json(eval_env_spec)
+            is_own = not isinstance(self.eval_env, EnvSpec)
         if env_spec is None:
             warnings.warn(
                 "env_spec is None, no environment spec is provided during collection for this "
                 "dataset",
                 stacklevel=3,
             )
-        metadata |= self._reference_scores(eval_env_spec)
+        metadata |= self._reference_scores(eval_env_spec, is_own)
         if self.requirements is not None:
             metadata["requirements"] = _texts(self.requirements)
         return metadata
 
-    def _reference_scores(self, spec: EnvSpec | None) -> dict[str, Any]:
+    def _reference_scores(self, spec: EnvSpec | None, is_own: bool) -> dict[str, Any]:
         low, high = self.ref_min_score, self.ref_max_score
         if low is None and high is None and self.expert_policy is None:
             return {}
@@ -113,7 +124,7 @@ class Description:
                 raise InvalidMetadataError(
                     "measuring `expert_policy` needs an environment; pass `eval_env`"
                 )
-            env = gym.make(spec)
+            env = gym.make(spec) if is_own else make_by_spec(spec)
             if measure_low:
                 low = get_average_reference_score(
                     env, RandomPolicy(env), self.num_episodes_average_score
@@ -259,7 +270,10 @@ def create_dataset_from_buffers(
     elif isinstance(env, str | EnvSpec | gym.Env):
         env_spec = _spec_of(env)
         if observation_space is None or action_space is None:
-            made = gym.make(env) if isinstance(env, str | EnvSpec) else env
+            if isinstance(env, gym.Env):
+                made = env
+            else:
+                made = make_by_spec(env) if isinstance(env, EnvSpec) else gym.make(env)
             observation_space = observation_space or made.observation_space
             action_space = action_space or made.action_space
             if made is not env:
@@ -280,7 +294,8 @@ def create_dataset_from_buffers(
         requirements=requirements,
     )
     with new_dataset(dataset_id) as data_path:
-        metadata = details.metadata(dataset_id, env_spec)
+        is_own = not isinstance(env, EnvSpec)
+        metadata = details.metadata(dataset_id, env_spec, is_own=is_own)
         judge = SpaceChecker(observation_space, action_space, strict=strict)
         MinariStorage.create(
             data_path,

@@ -11,7 +11,7 @@ from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.datasets_root import data_in, data_path_of
-from minari_pipe.core.environments import todays_spec
+from minari_pipe.core.env_specs import todays_spec
 from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.metadata import MINARI_VERSION, metadata_faults

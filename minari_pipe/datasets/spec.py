@@ -9,7 +9,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.environments import stored_spec
+from minari_pipe.core.env_specs import stored_spec
 from minari_pipe.errors import CorruptDatasetError
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.core.environments import recover, spec_json
+from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.environments import recover
 from minari_pipe.core.metadata import supported_dataset_versions
 from minari_pipe.core.spaces import deserialize_space
 

@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe._version import __version__
 from minari_pipe.core.datasets_root import get_dataset_path
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.datasets.bounds import SpaceChecker
@@ -170,7 +170,7 @@ class Collecting:
             requirements=requirements,
         )
         with self._taken(), new_dataset(dataset_id) as data_path:
-            metadata = details.metadata(dataset_id, self._spec())
+            metadata = details.metadata(dataset_id, self._spec(), is_own=True)
             self._store(data_path, metadata)
         return open_dataset(dataset_id)
 

@@ -20,7 +20,6 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.datasets_root import get_dataset_path
-from minari_pipe.core.environments import recover as recover_environment
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.datasets.create import Description
@@ -147,9 +146,6 @@ def recover(
     with ExitStack() as stack:
         source = _JournalSource(chosen, stack) if _is_ours(chosen) else _MinariSource(chosen)
         spec = _spec(source.env_spec)
-        measured = details.expert_policy is not None or details.ref_max_score is not None
-        if source.env_spec is not None and measured and details.eval_env is None:
-            recover_environment(source.env_spec).close()  # raises if it is not trusted
         with new_dataset(dataset_id) as data_path:
             metadata = details.metadata(dataset_id, spec)
             storage = MinariStorage.create(

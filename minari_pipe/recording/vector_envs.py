@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.spaces import ARRAY_SPACES, space_leaves
 from minari_pipe.core.tree import has_arrays, join_path
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError

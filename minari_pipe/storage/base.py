@@ -19,7 +19,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.environments import make_by_spec
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import FIXED_KEYS, validate_metadata
 from minari_pipe.core.spaces import serialize_space
@@ -414,7 +415,7 @@ def _beginning(
         )
     if observation_space is None or action_space is None:
         assert env_spec is not None
-        env = gym.make(env_spec)
+        env = make_by_spec(env_spec)
         observation_space = observation_space or env.observation_space
         action_space = action_space or env.action_space
         env.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
+import gymnasium.envs.mujoco
 import minari
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.datasets.create import create_dataset_from_buffers
 from minari_pipe.datasets.library import get_dataset_path
@@ -17,8 +21,11 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     InvalidEpisodeError,
     InvalidMetadataError,
+    TrustError,
 )
+from minari_pipe.recording.collector import DataCollector
 from minari_pipe.remotes.hosting import load_dataset
+from minari_pipe.storage.base import MinariStorage
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
 
 DESCRIBED = {
@@ -63,6 +70,45 @@ def test_a_dataset_may_begin_without_episodes() -> None:
     with pytest.warns(UserWarning, match="Observation is not in observation space"):
         dataset.update_dataset_from_buffer(make())
     assert_stored(load_dataset("aa/b-v0").storage, make())
+
+
+@pytest.mark.parametrize("fault", ["code", "file"])
+def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(fault, tmp_path) -> None:
+    """As ``dataset.env_spec`` gives it; the user may make another dataset with it."""
+    kwargs = {"command": f"touch {tmp_path / 'ran'}"}
+    spec = EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs)
+    if fault == "file":
+        (tmp_path / "model.xml").write_text("<mujoco/>")
+        spec = gym.spec("Ant-v5")
+        spec.kwargs = {"xml_file": str(tmp_path / "model.xml")}
+    collector = DataCollector(gym.make("CartPole-v1"))
+    collector.reset(seed=0)
+    collector.step(0)
+    told = "would import 'os:system'" if fault == "code" else "which is a file elsewhere"
+    scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
+    for make_dataset in (
+        lambda: create(env=spec, observation_space=None),
+        lambda: create(env=spec, **scores),
+        lambda: create(env="CartPole-v1", eval_env=spec, **scores),
+        lambda: collector.create_dataset("aa/b-v0", eval_env=spec, **{**DESCRIBED, **scores}),
+        lambda: MinariStorage.new(tmp_path / "new", env_spec=spec),
+    ):
+        with pytest.raises(TrustError, match=told):
+            make_dataset()
+    assert not (tmp_path / "ran").exists()
+    assert not get_dataset_path("aa/b-v0").exists()
+    assert create(env=spec).env_spec == spec  # makes no environment
+    with warnings.catch_warnings(action="ignore"):
+        collector.create_dataset("aa/c-v0", **DESCRIBED)
+
+
+def test_an_environment_of_the_user_s_own_needs_no_trust(tmp_path) -> None:
+    assets = Path(gymnasium.envs.mujoco.__file__).parent / "assets"
+    shutil.copy(assets / "inverted_pendulum.xml", tmp_path)
+    env = gym.make("InvertedPendulum-v5", xml_file=str(tmp_path / "inverted_pendulum.xml"))
+    scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
+    dataset = create(buffers=[], env=env, observation_space=None, action_space=None, **scores)
+    assert dataset.storage.metadata["ref_min_score"] >= 0
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1"), gym.make("CartPole-v1")])

@@ -25,7 +25,7 @@ from gymnasium.envs.registration import EnvSpec
 import minari_pipe
 from minari_pipe.core.dataset_id import dataset_id_sort_key
 from minari_pipe.core.datasets_root import data_path_of
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.manifest import file_faults
 from minari_pipe.datasets import library

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+from minari_pipe.core.environments import make_environment
 from minari_pipe.core.files import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.model_files import referenced_files
 from minari_pipe.pipeline.config.typed import read
 from minari_pipe.pipeline.config.validate_config import check_files
 from minari_pipe.pipeline.releases.dvc_remote import push
@@ -830,11 +833,15 @@ FILES_IN = {
 
 def config_of(given: dict[str, Any]) -> schema.Config:
     """A config with what is given of its environment and its policies."""
-    expert = given.get("ref_scores", {}).get("expert")
+    scores = given.get("ref_scores", {})
+    expert, evaluation = scores.get("expert"), scores.get("eval_env", {})
     return schema.Config(
         env=read(schema.Environment, {"id": "X-v0", **given.get("env", {})}),
         policy=schema.PolicySettings("x", given.get("policy", {})),
-        ref_scores=schema.ReferenceScores(expert=expert and schema.PolicySettings("x", expert)),
+        ref_scores=schema.ReferenceScores(
+            expert=expert and schema.PolicySettings("x", expert),
+            eval_env=read(schema.EvaluationEnvironment, evaluation),
+        ),
     )
 
 
@@ -867,6 +874,21 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
         assert check_files(config, root, []) == []
 
 
+@pytest.mark.parametrize("way", ["/proc/self/cwd", "/proc/self/root{root}", "{link}"])
+def test_a_path_from_outside_that_leads_back_into_the_workspace_is_one_elsewhere(
+    way, tmp_path, monkeypatch
+):
+    """Else no check of the files of a workspace would take it for one."""
+    root = make_workspace(tmp_path / "work")
+    monkeypatch.chdir(root)
+    (tmp_path / "link").symlink_to(root)
+    (root / "model.xml").write_text("<x/>")
+    path = way.format(root=root, link=tmp_path / "link") + "/model.xml"
+    config = config_of({"env": {"kwargs": {"xml_file": path}}})
+    with pytest.raises(TrustError, match="which is a file elsewhere"):
+        check_files(config, root, [])
+
+
 def test_a_file_of_the_workspace_is_read_and_a_link_to_one_elsewhere_is_not(tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
     (root / "model.xml").write_text("")
@@ -891,7 +913,7 @@ def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_w
         check_files(config, root, [])
 
 
-#: Models in `models/arm/`, each naming MINE, a file of the user's.
+#: Models that name a file of the user's.
 MODELS_OUT = (
     '<mujoco><include file="{mine}"/></mujoco>',
     '<mujoco><include file\n=\n"{mine}" name="/"/></mujoco>',
@@ -919,57 +941,64 @@ MODELS_OUT = (
 )
 
 
-@pytest.mark.parametrize("model", MODELS_OUT)
-def test_a_model_of_the_workspace_names_no_file_elsewhere(model, tmp_path, elsewhere):
+#: Models that simulators would open files for, in the workspace or elsewhere.
+MODELS_WITH_FILES = (
+    '<mujoco><model file="parts/deep.xml"/></mujoco>',
+    '<mujoco><asset><texture fileright = "right.png"/></asset></mujoco>',
+    '<robot><mesh filename="package://arm/a.stl"/></robot>',
+    '<robot xmlns:a="b"><a:mesh a:filename="a.stl"/></robot>',
+    "<sdf><mesh><uri>model://arm/a.stl</uri></mesh></sdf>",
+    '<?xml version="1.0" encoding="utf-16"?><x a="b"/>',
+    "<x/>" + " " * (1 << 24),
+)
+
+
+@pytest.mark.parametrize("model", MODELS_OUT + MODELS_WITH_FILES)
+def test_a_model_that_names_files_is_not_read_because_a_config_says_so(model, tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
     mine = elsewhere / "tiny" / "thesis.txt"
-    parts = root / "models" / "arm" / "parts"
-    parts.mkdir(parents=True)
-    # What a model includes names files from the folder of the model.
-    (parts / "within.xml").write_text('<x><mesh file="../../../mine/tiny/thesis.txt"/></x>')
-    (parts / "deep.xml").write_text(f'<x><include file="within.xml"/><y z="{mine}"/></x>')
     text = model.format(mine=mine, mine_relative_to_top=str(mine).lstrip("/"))
-    (root / "models" / "arm" / "arm.xml").write_text(text)
-    for given in (
-        {"env": {"kwargs": {"xml_file": "./models/arm/arm.xml"}}},
-        {"env": {"wrappers": [{"_target_": "x.Y", "file": "./models/arm/arm.xml"}]}},
-    ):
-        told = (
-            r"\.xml is a model with .*, so the files that it names cannot be checked; if you trust"
-        )
+    (root / "models").mkdir()
+    (root / "models" / "arm.xml").write_text(text)
+    kwargs = {"kwargs": {"xml_file": "./models/arm.xml"}}
+    wrappers = {"wrappers": [{"_target_": "x.Y", "file": "./models/arm.xml"}]}
+    told = r"models/arm\.xml is a model that .*, and a simulator reads whatever .*; if you trust it"
+    for given in ({"env": kwargs}, {"env": wrappers}, {"ref_scores": {"eval_env": kwargs}}):
         with pytest.raises(TrustError, match=told):
             check_files(config_of(given), root, [])
-    wide = text.encode("utf-16-le")
-    (root / "models" / "arm" / "arm.xml").write_bytes(b"\xff\xfe" + wide)
-    with pytest.raises(TrustError, match="a zero byte"):
-        check_files(config_of(given), root, [])
+    with pytest.raises(TrustError, match=r"env\.kwargs\.xml is (a model that|'.*elsewhere)"):
+        check_files(config_of({"env": {"kwargs": {"xml": text}}}), root, [])
+    (root / "models" / "arm.xml").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
+    with pytest.raises(TrustError, match="a zero byte|16 MiB"):
+        check_files(config_of({"env": kwargs}), root, [])
 
 
-@pytest.mark.parametrize("place", ["work", "work/arm.xml"])
-def test_a_model_that_the_user_trusts_names_what_it_likes(place, tmp_path, monkeypatch):
+def test_no_environment_is_made_of_a_model_that_names_files(tmp_path, monkeypatch):
+    """As a stage makes it, whatever was checked before, or restored since."""
+    (tmp_path / "arm.xml").write_text('<mujoco><include file="part.xml"/></mujoco>')
+    monkeypatch.chdir(tmp_path)
+    for kwargs, wrappers in (
+        ({"xml_file": "./arm.xml"}, []),
+        ({}, [{"_target_": "gymnasium.wrappers.TimeLimit", "max_episode_steps": "arm.xml"}]),
+    ):
+        with pytest.raises(TrustError, match="is a model that names other files"):
+            make_environment("InvertedPendulum-v5", kwargs, wrappers)
+    made = {"_target_": "gymnasium.wrappers.TimeAwareObservation", "dict_time_key": "arm"}
+    assert make_environment("InvertedPendulum-v5", {}, [made | {"flatten": True}])
+
+
+@pytest.mark.parametrize("trusted", ["work", "work/arm.xml", "typed", "module"])
+def test_a_model_that_the_user_trusts_names_what_it_likes(trusted, tmp_path, monkeypatch):
     root = make_workspace(tmp_path / "work")
     (root / "arm.xml").write_text('<x><mesh file="../mine/tiny/thesis.txt"/></x>')
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / place))
-    assert check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, []) == []
-
-
-@pytest.mark.parametrize("name", ["link.stl", "folder/thesis.txt", "meshes/link.stl", "a:/link"])
-def test_a_file_behind_a_link_is_read_for_no_model(name, tmp_path, elsewhere):
-    root = make_workspace(tmp_path / "work")
-    for folder in ("meshes", "a:"):
-        (root / folder).mkdir()
-    (root / "folder").symlink_to(elsewhere / "tiny")
-    for link in ("link.stl", "meshes/link.stl", "a:/link"):
-        (root / link).symlink_to(elsewhere / "tiny" / "thesis.txt")
-    folder, _, file = name.rpartition("/")
-    (root / "arm.xml").write_text(
-        f'<x><compiler meshdir="{folder}"/><include file="part.xml"/><y z="{name}"/></x>'
-        if ":" not in name
-        else '<x><compiler meshdir="a:/"/></x>'
-    )
-    (root / "part.xml").write_text(f'<x><mesh file="{file}"/></x>')
-    with pytest.raises((LinkError, TrustError), match=r"is a symlink|an absolute path"):
-        check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, [])
+    env = {"id": "my_arms:Arm-v0", "kwargs": {"xml_file": "./arm.xml"}}
+    given = ["./arm.xml"] if trusted == "typed" else []
+    if trusted == "module":  # whose code could read any file
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "my_arms")
+    elif not given:
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / trusted))
+    found = check_files(config_of({"env": env}), root, given)
+    assert found == ([str(root / "arm.xml")] if given else [])
 
 
 @pytest.mark.parametrize(
@@ -977,15 +1006,13 @@ def test_a_file_behind_a_link_is_read_for_no_model(name, tmp_path, elsewhere):
     [
         '<mujoco model="arm"><!-- ... class="a"/--><geom pos="0 0 .5" /></mujoco>',
         '<x name="arm/"><joint joint="arm/hand"/><motor joint="robot0:slide0"/></x>',
-        '<robot xmlns:xacro="http://ros.org/xacro"><mesh filename="package://arm/a.stl"/></robot>',
         '<?xml version="1.0" encoding="UTF-8"?><!-- see http://a.org/b & more --><x a="b" />',
-        '<x><compiler meshdir="meshes" texturedir="./images"/><m file="~/a.obj"/></x>',
-        '<x><mesh file="gone.stl"/><mesh file="arm.xml"/><include file="arm.xml"/></x>',
-        "a < b\npath = '/usr/share'\n",
+        '<x><compiler meshdir="../meshes" texturedir="/images" strippath="true"/></x>',
+        "a < b\nfile = '/usr/share'\n",
         '1\0<x><include file="/usr/share"/></x>',
     ],
 )
-def test_a_model_names_what_it_likes_in_the_workspace(text, tmp_path):
+def test_a_model_that_names_no_file_is_read(text, tmp_path):
     root = make_workspace(tmp_path / "work")
     (root / "models").mkdir()
     (root / "models" / "arm.xml").write_text(text)
@@ -993,25 +1020,48 @@ def test_a_model_names_what_it_likes_in_the_workspace(text, tmp_path):
     assert check_files(config, root, []) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ('<x><model file="arm.MJZ"/></x>', "an archive of models"),
-        ('<x><model file="arm" content_type="application/zip"/></x>', "an archive of models"),
-        ("<x/>" + " " * (1 << 24), "more than 16 MiB"),
-        ("<x " + "".join(f"xdir='{i}' " for i in range(1000)) + "/>", "too many values"),
-        ('<x><include file="pipe"/></x>', "pipe is not a regular file"),
-    ],
-    ids=["archive", "content type", "size", "folders", "pipe"],
-)
-def test_a_model_that_cannot_be_checked_is_refused(text, told, tmp_path):
+def test_the_files_of_a_model_are_found_however_a_simulator_joins_folders_and_names(tmp_path):
+    model = tmp_path / "models" / "arm.xml"
+    files = {
+        "models/arm.xml": '<x><c meshdir="m"/><include file="d/in.xml"/><uri>s.stl</uri></x>',
+        "models/d/in.xml": '<x><include file="e/deep.xml"/><mesh file="part.stl"/></x>',
+        "models/models/d/e/deep.xml": '<x><hfield file="hills.png"/></x>',
+        **dict.fromkeys(("models/m/models/d/part.stl", "models/d/hills.png", "s.stl"), "any"),
+    }
+    for name, text in (files | {"models/other.stl": "", "models/m/other.stl": ""}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = {str(file.relative_to(tmp_path)) for file in referenced_files(model, tmp_path)}
+    assert found == {*files} - {"models/arm.xml"}
+
+
+@pytest.mark.parametrize("name", ["link.stl", "folder/thesis.txt", "meshes/link.stl"])
+def test_a_file_behind_a_link_is_read_for_no_model(name, tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
-    os.mkfifo(root / "pipe")
-    for number in range(1000 if "xdir" in text else 0):
-        (root / str(number)).mkdir()
-    (root / "arm.xml").write_text(text)
-    with pytest.raises(TrustError, match=told):
-        check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, [])
+    (root / "meshes").mkdir()
+    (root / "folder").symlink_to(elsewhere / "tiny")
+    for link in ("link.stl", "meshes/link.stl"):
+        (root / link).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    folder, _, file = name.rpartition("/")
+    (root / "arm.xml").write_text(f'<x><mesh meshdir="{folder}"/><include file="part.xml"/></x>')
+    (root / "part.xml").write_text(f'<x><mesh file="{file}"/></x>')
+    with pytest.raises(LinkError, match="is a symlink"):
+        referenced_files(root / "arm.xml", root)
+
+
+def test_a_model_that_leads_to_a_pipe_or_to_countless_places_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "arm.xml").write_text('<x><include file="pipe"/></x>')
+    with pytest.raises(TrustError, match="pipe is not a regular file"):
+        referenced_files(tmp_path / "arm.xml", tmp_path)
+    for number in range(400):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "more.xml").write_text(f'<x file="{number + 1}/more.xml"/>')
+    (tmp_path / "arm.xml").write_text('<x file="0/more.xml"/>')
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="lead to too many files and folders"):
+        referenced_files(tmp_path / "arm.xml", tmp_path)
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("value", ["!!binary aGVs", "!!python/object/apply:pathlib.PosixPath [x]"])
@@ -1052,24 +1102,45 @@ def test_an_edit_of_a_model_that_the_environment_is_told_to_read_runs_its_stages
     text = model_of_gymnasium().replace("</worldbody>", '</worldbody><include file="PART"/>', 1)
     (workspace.root / "model.xml").write_text(text.replace("PART", "parts/option.xml"))
     workspace.write_config("model", MODEL)
-    assert "collect" in workspace.pipe("+dataset=model")
-    assert workspace.pipe("+dataset=model") == []
+    run = ("+dataset=model", "env.kwargs.xml_file=./model.xml")  # named by the user
+    assert "collect" in workspace.pipe(*run)
+    assert workspace.pipe(*run) == []
     model = workspace.root / edited
     changed = model.read_text().replace('gravity="0 0 -9.81"', 'gravity="0 0 -3"')
     model.write_text(changed.replace('density="0"', 'density="9"'))
-    assert workspace.pipe("+dataset=model")[:2] == ["collect", "create"]
+    assert workspace.pipe(*run)[:2] == ["collect", "create"]
 
 
-def test_a_model_that_names_a_file_elsewhere_is_refused_before_any_work(workspace, elsewhere):
+def test_a_model_that_names_files_is_refused_before_any_work(workspace, elsewhere):
     mine = elsewhere / "tiny" / "thesis.txt"
     text = model_of_gymnasium().replace("</mujoco>", f'<include file="{mine}"/></mujoco>')
     (workspace.root / "model.xml").write_text(text)
     workspace.write_config("model", MODEL)
     for flags in ([], ["--dry-run"]):
         told = workspace.refused("+dataset=model", *flags)
-        assert "model.xml is a model with an absolute path, so the files that it names" in told
+        assert "model.xml is a model that names other files, and a simulator reads" in told
     (workspace.root / "model.xml").write_text(text.replace(str(mine), "pipelines/model/own.xml"))
-    assert "which this pipeline overwrites" in workspace.refused("+dataset=model")
+    run = ("+dataset=model", "env.kwargs.xml_file=./model.xml")
+    assert "which this pipeline overwrites" in workspace.refused(*run)
+
+
+def test_a_folder_that_a_config_names_opens_no_model_in_it_to_the_metadata(workspace):
+    """The data may come from a stranger's cache, without any stage that made them."""
+    (workspace.root / "models").mkdir()
+    (workspace.root / "models" / "evil.xml").write_text(model_of_gymnasium())
+    named = (
+        "wrappers: [{_target_: gymnasium.wrappers.TimeAwareObservation, dict_time_key: ./models}]"
+    )
+    config = MODEL.replace("kwargs: {xml_file: ./model.xml}", named)
+    workspace.write_config("model", config)
+    assert "validate" in workspace.pipe("+dataset=model")
+    file = workspace.root / "pipelines" / "model" / "eval_env.json"
+    spec = json.loads(file.read_text()) | {"kwargs": {"xml_file": "./models/evil.xml"}}
+    file.unlink()
+    file.write_text(json.dumps(spec))
+    done = workspace.call(sys.executable, "-m", "minari_pipe.pipeline.stages.validate", "model")
+    assert done.returncode == 1
+    assert "kwargs.xml_file is './models/evil.xml', which is a file elsewhere" in done.stdout
 
 
 def test_the_name_of_a_family_is_checked_before_its_folder_is_looked_into(workspace, tmp_path):

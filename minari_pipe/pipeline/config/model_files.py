@@ -1,125 +1,92 @@
-"""Finds the files that a simulator's model (MJCF, URDF) in the workspace names, and checks them.
+"""Find the files that a simulator's model (MJCF, URDF, SDF) in the workspace names.
 
-A model may come from a stranger, and simulators read whatever it names. Their parsers are lenient,
-and reduce paths in ways of their own. So a model is read without the user's trust only if it is
-plain: nothing in it can lead out of the folders that it names, however it is parsed.
+They are dependencies of the stages whose environments read the model. Which models are read at all
+is decided by :mod:`minari_pipe.core.simulator_models`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from minari_pipe.core.files.links import opener
-from minari_pipe.core.trust import check_file
-from minari_pipe.errors import TrustError
+from minari_pipe.core.simulator_models import names_files
+from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.workspace_links import check_folder
 
-#: Maximum size of a model in bytes. Meshes and textures are files of their own.
-_LARGEST = 1 << 24
-#: Maximum number of values of a model, times the folders that it names.
-_MOST_PLACES = 1_000_000
-
-#: The end of an element, which no model lacks, but other text with a ``<`` does.
-_CLOSED = re.compile(rb"/>|<\s*/")
-#: UTF-16 in either order, which other parsers than MuJoCo's read.
-_WIDE = (b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")
-#: What is not plain, and how it is called.
-_NOT_PLAIN = (
-    (rb"\0", "a zero byte"),
-    (rb"<!(?!--)", "a declaration (<!...)"),
-    (rb"encoding\s*=\s*(?![\"'](?i:utf-8|us-ascii)[\"'])", "an encoding other than UTF-8"),
-    (rb"&(?:#|\w+;)", "an entity (&...;)"),
-    (rb"\\", "a backslash"),
-    (rb"(?<!\.)\.\.(?!\.)", "'..', which leads to a parent folder"),
-    (rb"[\"']\s*(?:/(?!-{0,2}\s*>)|[A-Za-z]:[\\/])|:///", "an absolute path"),
-    (rb"(?i)strippath", "strippath, by which paths lose their folders"),
-    (rb"(?i)\.(?:zip|mjz)\b|content_type", "an archive of models, or a content_type"),
-)
+#: Maximum number of names, times the folders in which they may start.
+_MOST_PLACES = 100_000
+#: Attributes such as ``file``, ``fileright``, ``filename``, ``meshdir``, and the element ``<uri>``.
+_NAMES = re.compile(rb"(?i)(?:file|dir)\w*\s*=\s*([\"'])(.*?)\1|<\s*uri\s*(>)([^<]*)", re.DOTALL)
 
 
 def referenced_files(model: Path, root: Path, written: Sequence[Path] = ()) -> list[Path]:
-    """Return the files that a model names, and those that models among them name.
+    """Return the files of the workspace that a model, or a model among them, may name.
+
+    Simulators join folders and names in ways of their own, so a name counts in every folder to
+    which names lead.
 
     Args:
-        model: a file of any kind; if it is no text with elements, it names nothing.
+        model: a file of any kind; if it is no model, it names nothing.
         root: the workspace. A model outside it is the user's own and is not read.
         written: folders whose files count even if they do not exist yet.
 
     Raises:
-        TrustError: a model is not plain and the user does not trust it; a file is a pipe or a
-            device.
+        ConfigError: there are too many names and folders.
         LinkError: a file is, or lies behind, a symlink.
+        TrustError: a file is a pipe or a device.
     """
     if not (model.is_relative_to(root) and model.is_file()):
         return []
-    found, todo = {model}, [model]
-    # Paths start in the folder of any model among them, or in the current one.
-    starts, values = {root}, set[str]()
+    found, names = {model}, set(_names_in(model, root))
+    if not names:
+        return []
+    folders = {root, model.parent}
+    names.add(os.path.relpath(model.parent, root))
+    todo = [(folder, name) for folder in folders for name in names]
     while todo:
-        file = todo.pop()
-        new = _values(file, root)
-        if new <= values and (not new or file.parent in starts):
-            continue
-        starts.add(file.parent)
-        values |= new
-        for place in _places(values, starts):
-            is_there = os.path.lexists(place) and not place.is_dir()
-            if not is_there and not any(map(place.is_relative_to, written)):
-                continue
-            if place.is_relative_to(root) and place not in found:
+        folder, name = todo.pop()
+        place = Path(os.path.normpath(folder / name))
+        new_names, new_folders = set[str](), set[Path]()
+        if place.is_relative_to(root) and place not in found:
+            if place.is_dir():
+                new_folders.add(place)
+            elif os.path.lexists(place) or any(map(place.is_relative_to, written)):
                 check_folder(place, root)
                 found.add(place)
-                todo += [place] if is_there else []
+                if place.is_file():
+                    new_names = {*_names_in(place, root)} - names
+                    new_folders.add(place.parent)
+        parent = Path(os.path.normpath(folder / os.path.dirname(name)))
+        if parent.is_relative_to(root) and parent.is_dir():
+            new_folders.add(parent)
+        new_folders -= folders
+        todo += [(at, name) for at in new_folders for name in names]
+        folders |= new_folders
+        todo += [(at, name) for at in folders for name in new_names]
+        names |= new_names
+        if len(names) * len(folders) > _MOST_PLACES:
+            raise ConfigError(
+                f"{model} and the models that it names lead to too many files and folders to be "
+                f"tracked; keep meshes and textures in few folders"
+            )
     return sorted(found - {model})
 
 
-def _values(file: Path, root: Path) -> frozenset[str]:
+def _names_in(file: Path, root: Path) -> frozenset[str]:
     status = file.stat()
     return _parsed(file, root, (status.st_ino, status.st_mtime_ns, status.st_size))
 
 
-def _places(values: set[str], starts: set[Path]) -> Iterator[Path]:
-    """Yield the paths to which the values of a model lead from folders."""
-    folders = {os.path.join(start, value) for start in starts for value in values}
-    folders = {os.path.normpath(folder) for folder in folders if os.path.isdir(folder)}
-    folders |= set(map(str, starts))
-    if len(values) * len(folders) > _MOST_PLACES:
-        raise TrustError(
-            f"a model in {min(starts)} names too many values and folders to be checked; keep "
-            f"meshes and textures in few folders"
-        )
-    for folder in folders:
-        for value in values:
-            yield Path(os.path.normpath(os.path.join(folder, value)))
-
-
 @lru_cache(maxsize=128)
 def _parsed(file: Path, root: Path, stamp: tuple[int, ...]) -> frozenset[str]:
-    """Return all quoted values of a file if it is a model, after a check that it is plain.
-
-    Args:
-        file: a file in the workspace.
-        root: the workspace.
-        stamp: differs if the file was edited; several stages ask for the same file.
-    """
+    """Return what a file names if it is a model; ``stamp`` differs if the file was edited."""
     with open(file, "rb", opener=opener(root)) as stream:
-        text = stream.read(_LARGEST + 1)
-    head = text.partition(b"\0")[0]
-    is_wide = text.lstrip()[:2] in _WIDE
-    if not is_wide and not (b"<" in head and _CLOSED.search(head)):
+        content = stream.read()
+    if not names_files(content):
         return frozenset()
-    faults = [fault for pattern, fault in _NOT_PLAIN if re.search(pattern, text)]
-    if len(text) > _LARGEST:
-        faults.insert(0, f"more than {_LARGEST >> 20} MiB")
-    if faults:
-        check_file(
-            f"{file} is a model with {faults[0]}, so the files that it names cannot be checked",
-            str(file),
-        )
-    # Whatever stands between two quotes, however a parser pairs them.
-    parts = (part for quote in (b'"', b"'") for part in text.split(quote))
-    return frozenset(os.fsdecode(p.strip()) for p in parts if len(p) < 4096 and b"\0" not in p)
+    found = (match[2] or match[4] or b"" for match in _NAMES.finditer(content))
+    return frozenset(os.fsdecode(name.strip()) for name in found if 0 < len(name) < 4096) - {""}

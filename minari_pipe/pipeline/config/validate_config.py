@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
+from minari_pipe.core.simulator_models import check_models
 from minari_pipe.core.trust import check_target
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
@@ -223,10 +224,12 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
         given: texts that the command line itself gives.
 
     Returns:
-        Files outside the workspace that the command line names.
+        Files outside the workspace, and models that name other files, which the command line
+        names.
 
     Raises:
-        TrustError: only a config file, or a model in the workspace, names a file outside it.
+        TrustError: only a config file names a file outside the workspace, or a model that names
+            others.
         LinkError: a link in the workspace leads outside.
     """
     found = []
@@ -242,8 +245,10 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
                         f"{key} is {text!r}, an absolute path, which would be published; write it "
                         f"relative to the workspace: ./{place.relative_to(root)}"
                     )
-                referenced_files(place, root)
-    return found
+    for where, env in _environments(filled(config)):
+        arguments = {"kwargs": env.kwargs, "wrappers": env.wrappers}
+        found += check_models(str(env.id), arguments, where=where, below=root, given=given)
+    return [*dict.fromkeys(found)]
 
 
 def _check_not_own(params: Config, root: Path, name: str) -> None:
@@ -251,6 +256,8 @@ def _check_not_own(params: Config, root: Path, name: str) -> None:
     dataset_id = params.dataset.id
     written = [root / "pipelines" / name, root / "datasets" / dataset_id, root / STATE]
     written.append(root / "catalog" / f"{dataset_id}.json")
+    if params.family_name:
+        written.append(root / "pipelines" / params.family_name)
     for section in ("env", "policy", "ref_scores"):
         for key, text in trust.texts(section, values_of(vars(params)[section])):
             named = source_file(text, root)

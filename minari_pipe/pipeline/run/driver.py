@@ -106,7 +106,7 @@ def run_pipeline(
         recorded = dvc_yaml.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
-        files = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
+        _trust(check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores")))
         params = prepare(name, config, previous or None, root)
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
@@ -136,7 +136,7 @@ def run_pipeline(
                     print(f"{name}: {line}", flush=True)
             return
         dvc_yaml.sync(name, params, own, root)
-        _trust_typed(params.engine, typed, files)
+        _trust_typed(params.engine, typed)
         try:
             with _up_to_date_family(params, shared, root, pull):
                 ran = _reproduce(name, root, pull)
@@ -247,13 +247,17 @@ def _asks_to_replace(params: Config, overrides: list[str]) -> bool:
     return is_set(overrides, "publish", "replace") and bool(params.publish.replace)
 
 
-def _trust_typed(engine: Engine, overrides: list[str], files: list[str]) -> None:
-    """Trust the addresses and files that this command line itself names; stages trust no others."""
-    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(file for file in files if "," not in file)]
-    for key, place in (("address", engine.address), ("storage", engine.storage)):
-        if place is not None and is_set(overrides, "engine", key):
-            trusted.append(resolved(place))
-    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
+def _trust_typed(engine: Engine, overrides: list[str]) -> None:
+    """Trust the addresses that this command line itself names; stages trust no others."""
+    addresses = (("address", engine.address), ("storage", engine.storage))
+    named = [(key, place) for key, place in addresses if place is not None]
+    _trust([resolved(place) for key, place in named if is_set(overrides, "engine", key)])
+
+
+def _trust(addresses: list[str]) -> None:
+    """Trust addresses in this process and in the stages."""
+    known = [os.environ.get(ADDRESSES_VARIABLE, ""), *(a for a in addresses if "," not in a)]
+    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, known))
 
 
 def keep_places() -> None:

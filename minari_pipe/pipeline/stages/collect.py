@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError

@@ -31,7 +31,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from minari_pipe.core.datasets_root import ROOT_VARIABLE
-from minari_pipe.core.environments import spec_json
+from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.pipeline.workspace import dump_json

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minari_pipe.core.environments import registered_horizon, spec_json
+from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.environments import registered_horizon
 from minari_pipe.core.scores import ReferenceScore
 from minari_pipe.pipeline.config.policy_refs import expert_training
 from minari_pipe.pipeline.config.schema import RANDOM, Environment, PolicySettings, ReferenceScores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,12 @@ from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.checks.base import counted
 from minari_pipe.checks.demonstrations import gap_findings
 from minari_pipe.core.progress_bar import ProgressBar
-from minari_pipe.core.trust import ADDRESSES_VARIABLE, trusted_modules
+from minari_pipe.core.simulator_models import check_models
+from minari_pipe.core.trust import name_places, trusted_modules
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
-from minari_pipe.pipeline.config.policy_refs import named_places, source_file
+from minari_pipe.pipeline.config.policy_refs import made_environments, named_places, source_file
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.assemble import assemble, assembled_sha256, scores_folder
@@ -116,12 +116,11 @@ def _gaps(folder: Path) -> dict[str, float | None] | None:
 def main(run: StageRun) -> None:
     """Run the stage: read ``dataset/`` and ``ref_scores.json``, write ``validation.json``."""
     make_importable(run.root)
-    # Trust files that the environments' arguments name: the config names them, and was checked.
-    own = [
-        str(source_file(path, run.root)) for path in named_places(run.params, "validate", run.root)
-    ]
-    trusted = [os.environ.get(ADDRESSES_VARIABLE, ""), *(path for path in own if "," not in path)]
-    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, trusted))
+    # What the config names may be read, but no model that names other files.
+    for env in made_environments(run.params, "validate"):
+        check_models(str(env.id), [env.kwargs, env.wrappers])
+    named = named_places(run.params, "validate", run.root)
+    name_places(source_file(path, run.root) for path in named)
     found = validate(run.folder, run.config)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:

@@ -203,7 +203,10 @@ class HubClient:
         """
         own = self._own_headers().get("authorization")
         is_sent = own is not None and request.headers.get("authorization") == own
-        if is_sent and not without_passwords(str(request.url), "").startswith(f"{self.shown}/"):
+        # Both as the HTTP library parses them, which also sends the request.
+        url, hub = request.url, type(request.url)(self.endpoint)
+        is_hub = (url.scheme, url.host, url.port) == (hub.scheme, hub.host, hub.port)
+        if is_sent and not (is_hub and url.path.startswith(f"{hub.path.rstrip('/')}/")):
             raise RemoteError(
                 f"{self.address}: {self.shown} redirects the token to another address, "
                 f"{one_line(request.url)!r}, which is refused; the server may not be the Hub"

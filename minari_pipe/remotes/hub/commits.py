@@ -26,6 +26,7 @@ from huggingface_hub.utils import (
     disable_progress_bars,
     enable_progress_bars,
     get_session,
+    hf_raise_for_status,
 )
 from huggingface_hub.utils._runtime import is_xet_available
 
@@ -33,7 +34,7 @@ from minari_pipe.core.files.links import opener
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.remotes.base import PART, OnBytes, Remote, UploadSource, safe_cause
 from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
-from minari_pipe.remotes.hub.faults import without_secrets
+from minari_pipe.remotes.hub.faults import asked_wait, without_secrets
 from minari_pipe.remotes.hub.index import RepoIndex
 from minari_pipe.remotes.thread_pool import at_once
 
@@ -44,6 +45,8 @@ _REPAIRS = 3
 _BATCH = 256  # files in a request; the Hub accepts no more, and a process opens only so many
 #: Seconds without a byte after which a request fails; the Hub itself waits as long.
 _PATIENCE = 60.0
+#: Seconds to wait within an upload if the server asks for it; the Hub renews its limits as often.
+_LONGEST_WAIT = 300.0
 _DESCRIPTORS = Path("/proc/self/fd")
 
 #: clients of the uploads that run
@@ -255,6 +258,7 @@ def _configured(client: HubClient) -> Iterator[None]:
         def hooked() -> Any:
             session = make()
             session.event_hooks["request"].append(_on_request)
+            session.event_hooks["response"].append(_on_response)
             return session
 
         # Not only the session of now: after a lost connection huggingface_hub makes another one.
@@ -274,6 +278,13 @@ def _on_request(request: Any) -> None:
         given = request.extensions.get("timeout", {})
         limits = {key: value or _PATIENCE for key, value in given.items()}
         request.extensions["timeout"] = limits
+
+
+def _on_response(response: Any) -> None:
+    """Leave a long wait, which huggingface_hub would begin whatever its length, to our retries."""
+    if _uploading and response.is_error and asked_wait(response.headers) > _LONGEST_WAIT:
+        response.read()
+        hf_raise_for_status(response)
 
 
 def _redact(record: logging.LogRecord) -> bool:

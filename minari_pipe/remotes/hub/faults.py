@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
 
@@ -66,13 +66,13 @@ def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bo
     said = _safe(error.server_message or "", token)
     says = f" ({said})" if said else ""
     if status == 429:
-        wait = _wait(error)
+        wait = asked_wait(error.response.headers)
         when = f"in {wait:.0f} seconds" if wait else "later"
         more = "" if token else "; with a token (HF_TOKEN) the Hub allows more"
         return True, wait, f"received too many requests{says}; run the same command {when}{more}"
     if status in _TRANSIENT:
         reason = f"is overloaded or unavailable (HTTP {status}){says}; try again later"
-        return True, _wait(error), reason
+        return True, asked_wait(error.response.headers), reason
     if isinstance(error, GatedRepoError):
         url = f"{endpoint}/datasets/{error.repo_id or ''}"
         reason = f"is gated: accept its conditions at {url}, and set HF_TOKEN"
@@ -100,9 +100,13 @@ def _answer(error: HfHubHTTPError, endpoint: str, token: str | None) -> tuple[bo
     return False, 0.0, reason
 
 
-def _wait(error: HfHubHTTPError) -> float:
-    """Return the seconds that the server asks to wait, 0 if it does not say."""
-    headers = error.response.headers
+def asked_wait(headers: Mapping[str, str]) -> float:
+    """Return the seconds that a response asks to wait, 0 if it does not say.
+
+    Example:
+        >>> asked_wait({"RateLimit": '"api";r=0;t=12'})
+        12.0
+    """
     after = whole_number(headers.get("Retry-After", ""))
     found = _USED_UP.search(headers.get("RateLimit", ""))
     return max(float(after or 0), float(found[1]) if found else 0.0)

@@ -89,6 +89,10 @@ ROWS = {
         ["family.kind=medium_replay", "collect.record_infos=true"],
         "but this dataset reuses existing ones; family.record_infos=true records the infos of",
     ),
+    "a file that the family makes": (
+        ["+ref_scores.eval_env.kwargs={xml_file: ./pipelines/pole/train/arm.xml}"],
+        "pipelines/pole, which this pipeline overwrites; keep what it reads elsewhere",
+    ),
     "the name of the family": (
         ["pipeline=pole"],
         "the family 'pole' has the same name as a dataset's pipeline, and both would write "

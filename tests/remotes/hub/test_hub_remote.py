@@ -465,6 +465,14 @@ def test_whoever_has_too_many_requests_learns_when_to_go_on(hub, monkeypatch, pa
     assert pauses == [30] * 4
 
 
+def test_an_upload_does_not_wait_for_as_long_as_any_server_says(hub, address, pauses) -> None:
+    hub.answer("POST .*/preupload/", 429, times=9, headers={"RateLimit": '"api";r=0;t=86400'})
+    text = refused(lambda: publish(open_remote(address), an_upload()))
+    hub.forget_answers()
+    assert "received too many requests; run the same command in 86400 seconds" in text
+    assert max(pauses, default=0) <= 30
+
+
 def test_a_hub_in_trouble_is_asked_again_and_then_named(hub, address, pauses) -> None:
     publish(open_remote(address), an_upload())
     remote = open_remote(address)

@@ -1,0 +1,114 @@
+"""Write the specs of environments as the JSON that datasets store, and read them again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from types import NoneType
+from typing import Any
+
+from gymnasium.envs.registration import EnvSpec
+
+from minari_pipe.core.tree import MAX_DEPTH, is_deep
+from minari_pipe.errors import ConfigError
+
+# Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
+_OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
+
+
+def entry_point_name(entry_point: Any) -> str:
+    """Return ``module:name`` of an entry point, which may be a class, a function or a string.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> entry_point_name(gym.Env)
+        'gymnasium.core:Env'
+    """
+    if callable(entry_point):
+        return f"{entry_point.__module__}:{getattr(entry_point, '__qualname__', entry_point)}"
+    return str(entry_point)
+
+
+def spec_json(spec: EnvSpec) -> str:
+    """Return a spec's JSON as Gymnasium writes it, with a class as entry point given by its name.
+
+    Raises:
+        ConfigError: the spec holds something that JSON cannot, or its entry point has no name.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> json.loads(spec_json(gym.spec("CartPole-v1")))["id"]
+        'CartPole-v1'
+    """
+    name = entry_point_name(spec.entry_point)
+    if "<" in name:  # <locals> or <lambda>
+        raise ConfigError(
+            f"environment {spec.id!r} is registered with {name!r}, which other processes cannot "
+            f"import; register it with an entry point of the form 'module:Class'"
+        )
+    named = copy.copy(spec)
+    named.entry_point = name
+    if callable(named.vector_entry_point):
+        named.vector_entry_point = None
+    try:
+        return named.to_json()
+    except (TypeError, ValueError) as exc:
+        raise ConfigError(f"the spec of {spec.id!r} cannot be stored: {exc}") from exc
+
+
+def todays_spec(env_spec: str) -> str:
+    """Convert the JSON of a spec from any Gymnasium release to the form of the installed one.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is not a JSON object.
+
+    Example:
+        >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
+        '{"id": "CartPole-v1", "additional_wrappers": []}'
+    """
+    fields = {k: v for k, v in json.loads(env_spec).items() if k not in _OLD_SPEC_KEYS}
+    fields.setdefault("additional_wrappers", [])
+    return json.dumps(fields)
+
+
+def stored_spec(env_spec: str) -> EnvSpec:
+    """Read a spec from JSON of any Gymnasium release, without importing anything in it.
+
+    Raises:
+        AttributeError, RecursionError, TypeError, ValueError: it is not a spec.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> stored_spec(gym.spec("CartPole-v1").to_json()).max_episode_steps
+        500
+    """
+    spec = EnvSpec.from_json(todays_spec(env_spec))
+    if type(spec.max_episode_steps) not in (int, NoneType):
+        raise ValueError(
+            f"its max_episode_steps is {spec.max_episode_steps!r:.60}, expected a whole number or "
+            f"null"
+        )
+    if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
+        raise ValueError(f"its arguments are nested more than {MAX_DEPTH} deep")
+    return spec
+
+
+def parse_spec(env_spec: str) -> EnvSpec:
+    """Read a spec as :func:`stored_spec` does, with an entry point that is given by its name.
+
+    Raises:
+        ConfigError: the text is not such a spec.
+    """
+    try:
+        spec = stored_spec(env_spec)
+    except (AttributeError, RecursionError, TypeError, ValueError) as exc:
+        raise ConfigError(
+            f"the stored env_spec cannot be read: {exc}; expected the JSON of a Gymnasium EnvSpec, "
+            f"got {str(env_spec)[:80]!r}"
+        ) from exc
+    if not isinstance(spec.entry_point, str) or not isinstance(spec.kwargs, dict):
+        raise ConfigError(
+            f"the stored env_spec of {spec.id!r} has the entry point {spec.entry_point!r} and the "
+            f"kwargs {spec.kwargs!r}; expected 'module:Class' and a JSON object"
+        )
+    return spec
