@@ -120,8 +120,8 @@ def fickle_taxi() -> Made:
     return Made([by_actions(env, [1, 2, 2, 2, 0, 0, 4, 0, 1])], env)
 
 
-def by_actions(env: gym.Env, actions: list[int]) -> EpisodeBuffer:
-    first, _ = env.reset(seed=0)
+def by_actions(env: gym.Env, actions: list[int], seed: int = 0) -> EpisodeBuffer:
+    first, _ = env.reset(seed=seed)
     states, rewards, terminations, truncations, _ = zip(*map(env.step, actions), strict=True)
     return EpisodeBuffer(
         id=0,
@@ -131,6 +131,17 @@ def by_actions(env: gym.Env, actions: list[int]) -> EpisodeBuffer:
         terminations=np.array(terminations),
         truncations=np.array([*truncations[:-1], not terminations[-1]]),
     )
+
+
+def combined() -> Made:
+    """Two datasets, of which the other was begun with the same seeds."""
+    made = collected("CartPole-v1", seeded=True)
+    assert made.env is not None
+    for seed in [int(buffer.seed or 0) for buffer in made.buffers]:
+        buffer = by_actions(made.env, [0, 1, 1, 0] * 3, seed)
+        made.buffers.append(replace(buffer, id=None, seed=seed))
+    made.metadata["combined_datasets"] = ["subtle/one-v0", "subtle/two-v0"]
+    return made
 
 
 def blackjack() -> Made:
@@ -156,6 +167,7 @@ BASES: dict[str, Callable[[], Made]] = {
     "seeded": lambda: collected("Pendulum-v1", seeded=True),
     "unseeded": lambda: collected("Pendulum-v1", seeded=False),
     "pole": lambda: collected("CartPole-v1", seeded=True),
+    "combined": combined,
     "unseeded pole": lambda: collected("CartPole-v1", seeded=False),
     "walker": lambda: collected("Walker2d-v5", seeded=True, state=True),
     "unseeded walker": lambda: collected("Walker2d-v5", seeded=False),
@@ -503,6 +515,11 @@ ROWS: dict[str, tuple[str, Wrong, set[str]]] = {
         {"repeated-last-observation"},
     ),
     "one seed for all": ("no environment", one_seed, {"equal-seeds"}),
+    "seeds twice without parents": (
+        "combined",
+        metadata(combined_datasets=None),
+        {"equal-seeds"},
+    ),
     # Ends.
     "a limit that is never reached": ("seeded", limit(200), {"time-limit-not-reached"}),
     "a limit that no episode reached, one closed early": (

@@ -113,7 +113,8 @@ CASES = [
     for plant in (PLANTS if place in ("data/extra.txt", "manifest.json", "data/0") else PLANTS[:3])
 ]
 if not FULL:  # each place and each plant
-    CASES = [case for number, case in enumerate(CASES) if number % 2 == 0 or case[2] is pipe]
+    own = ("hdf5", "data/.minari_pipe-commit", to_folder)  # whose files an append would move
+    CASES = [c for number, c in enumerate(CASES) if number % 2 == 0 or c[2] is pipe or c == own]
 
 
 def make(
@@ -208,6 +209,33 @@ def test_nothing_of_the_user_is_read_changed_moved_or_published(
         root = content(minari_pipe.get_dataset_path())
         gone = [p for p, text in root.items() if text == SECRET and not copied]
         assert gone == [], use.__name__
+
+
+COPIES = {
+    "hdf5": ("main_data.hdf5", "metadata.json"),
+    "arrow": ("0/part-0.arrow", "0/metadata.json", "metadata.json"),
+    "parquet": ("0/part-0.parquet", "0/metadata.json", "metadata.json"),
+}
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+@pytest.mark.parametrize(("data_format", "name"), [(f, n) for f in COPIES for n in COPIES[f]])
+def test_no_link_is_followed_to_a_file_that_could_be_read_as_well(
+    data_format: str, name: str, has_manifest: bool, tmp_path: Path
+) -> None:
+    """What a link leads to is in order, so that nothing but the link can be refused."""
+    make("tests/own-v0", data_format)
+    file = make(ID, data_format).storage.data_path / name
+    if not has_manifest:
+        (minari_pipe.get_dataset_path(ID) / "manifest.json").unlink()
+    file.rename(tmp_path / "outside")
+    file.symlink_to(tmp_path / "outside")
+    for use in (read, verify, upload, append, copy):
+        if use is verify and not has_manifest:
+            continue
+        with pytest.raises(LinkError, match=f"{name} is a symlink to"):
+            use(ID, tmp_path / "shared")
+    assert content(tmp_path / "shared") == {}
 
 
 def test_a_refusal_names_the_link_and_where_it_leads(mine: Path, tmp_path: Path) -> None:

@@ -109,8 +109,10 @@ def test_plots_are_histograms_of_the_returns_of_each_policy_of_every_pipeline(ma
     text = page.read_text()
     for file in ("pipelines/one/returns.csv", "pipelines/two/ref_returns.csv"):
         assert file in text
-        drawn = text.split(f'"text": "{file}"')[1].split("</script>")[0]
+        before, after = text.split(f'"text": "{file}"')
+        drawn = before.rpartition("<script")[2] + after.partition("</script>")[0]
         assert '"groupby": ["policy", "rev", "from", "to"]' in drawn
+        assert re.search(r'"mark": {[^}]*"type": "bar"', drawn)
     assert made.git("status", "--porcelain") == ""  # the page is ignored
 
 

@@ -28,12 +28,14 @@ from PIL import Image
 
 from minari_pipe.core.episode import EpisodeBuffer, reward_statistics
 from minari_pipe.core.tree import leaves, map_leaves
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidEpisodeError,
     UnsupportedSpaceError,
 )
+from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.hdf5 import file as hdf5_file
 from minari_pipe.storage.hdf5.file import EpisodeFile
@@ -466,6 +468,18 @@ def test_damaged_attributes_are_refused(storage, path: Path, name: str, value: o
         file["episode_1"].attrs[name] = value
     with pytest.raises(CorruptDatasetError, match="attributes of episode 1 cannot be read"):
         list(storage.get_episode_metadata([1]))
+
+
+def test_a_file_with_objects_that_only_libhdf5_reads_is_appended_to() -> None:
+    """The process that reads it first finds it, though its folder is kept open in this one."""
+    dataset = step_index_dataset("aa/b-v0")
+    (dataset.storage.data_path.parent / "manifest.json").unlink(missing_ok=True)
+    with h5py.File(dataset.storage.data_path / "main_data.hdf5", "r+") as file:
+        file.attrs["first"] = file["episode_0"].ref
+    dataset = load_dataset("aa/b-v0")
+    episodes = list(dataset.storage.get_buffers())
+    dataset.update_dataset_from_buffer(episodes)
+    assert_stored(dataset.storage, [*episodes, *episodes])
 
 
 def test_attributes_of_others_are_read(storage, path: Path) -> None:
