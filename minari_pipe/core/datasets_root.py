@@ -119,6 +119,24 @@ def data_path_of(dataset_id: str) -> Path:
     return _inside(data, root)
 
 
+def id_at(data: Path) -> str | None:
+    """Return the id whose data lie at a path of the datasets root; None for any other path.
+
+    Example:
+        >>> id_at(get_dataset_path("door/human-v2") / "data"), id_at(Path("door/human-v2/data"))
+        ('door/human-v2', None)
+    """
+    root = root_of(data)
+    if root is None or not (data.name == "data" or data.suffix == ".hdf5"):
+        return None
+    place = data.parent if data.name == "data" else data.with_suffix("")
+    name = place.relative_to(root).as_posix()
+    try:
+        return name if parse_dataset_id(name)[2] is not None else None
+    except InvalidDatasetIdError:
+        return None
+
+
 def root_of(path: Path) -> Path | None:
     """Return the datasets root if it contains a path, else None: the user named the path."""
     root = _configured_root()

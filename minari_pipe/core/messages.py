@@ -19,6 +19,7 @@ _PREFIX = "WARN: "
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 #: how many warnings that differ in numbers alone are shown
 _MOST_ALIKE = 5
+_LONGEST_TEXT = 4000  # characters
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 #: a character of an address in a text; a quote that no letter follows ends the address
@@ -71,11 +72,14 @@ def without_passwords(text: str, mark: str = "…@") -> str:
 def without_credentials(text: str) -> str:
     """Remove user names, passwords and queries, which may be signed, from addresses in a text.
 
+    A text of more than 4,000 characters is cut, as the patterns may start to match anywhere.
+
     Example:
         >>> without_credentials("https://ada:secret@example.org/data?token=1")
         'https://…@example.org/data?…'
     """
-    return _QUERY.sub(r"\1…", without_passwords(text))
+    cut = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+    return _QUERY.sub(r"\1…", without_passwords(cut))
 
 
 def is_encodable(text: str) -> bool:

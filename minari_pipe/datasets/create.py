@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, registry
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.env_specs import entry_point_name, spec_json
 from minari_pipe.core.environments import make_by_spec
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import MINARI_VERSION, is_finite_number
@@ -56,15 +56,14 @@ class Description:
     requirements: list[str] | None = None
 
     def metadata(
-        self, dataset_id: str, env_spec: EnvSpec | None, *, is_own: bool = False
+        self, dataset_id: str, env_spec: EnvSpec | None, *, is_users: bool = False
     ) -> dict[str, Any]:
         """Return the metadata of the dataset; measure the reference scores that are requested.
 
         Args:
             dataset_id: id of the dataset.
             env_spec: spec of the environment that the data come from.
-            is_own: whether the user made that environment, or named its id. Else the spec may be
-                that of a stranger's dataset.
+            is_users: see :func:`is_own`.
 
         Raises:
             InvalidMetadataError: arguments contradict each other.
@@ -102,19 +101,19 @@ class Description:
                     "gymnasium.make"
                 )
             metadata["eval_env_spec"] = spec_json(eval_env_spec)
-            is_own = not isinstance(self.eval_env, EnvSpec)
+            is_users = is_own(self.eval_env)
         if env_spec is None:
             warnings.warn(
                 "env_spec is None, no environment spec is provided during collection for this "
                 "dataset",
                 stacklevel=3,
             )
-        metadata |= self._reference_scores(eval_env_spec, is_own)
+        metadata |= self._reference_scores(eval_env_spec, is_users)
         if self.requirements is not None:
             metadata["requirements"] = _texts(self.requirements)
         return metadata
 
-    def _reference_scores(self, spec: EnvSpec | None, is_own: bool) -> dict[str, Any]:
+    def _reference_scores(self, spec: EnvSpec | None, is_users: bool) -> dict[str, Any]:
         low, high = self.ref_min_score, self.ref_max_score
         if low is None and high is None and self.expert_policy is None:
             return {}
@@ -124,7 +123,7 @@ class Description:
                 raise InvalidMetadataError(
                     "measuring `expert_policy` needs an environment; pass `eval_env`"
                 )
-            env = gym.make(spec) if is_own else make_by_spec(spec)
+            env = gym.make(spec) if is_users else make_by_spec(spec)
             if measure_low:
                 low = get_average_reference_score(
                     env, RandomPolicy(env), self.num_episodes_average_score
@@ -176,6 +175,27 @@ def _spec_of(env: str | gym.Env | EnvSpec) -> EnvSpec | None:
     raise InvalidMetadataError(
         f"The `eval_env` argument must be of types str|EnvSpec|gym.Env, got {type(env).__name__}"
     )
+
+
+def is_own(env: str | gym.Env | EnvSpec) -> bool:
+    """Return whether an environment is one that the user made, or named by its id.
+
+    A spec may be that of a stranger's dataset, also where it was put on an environment.
+
+    Example:
+        >>> [is_own(env) for env in ("CartPole-v1", gym.make("CartPole-v1"))]
+        [True, True]
+        >>> is_own(gym.spec("CartPole-v1"))
+        False
+    """
+    if isinstance(env, str | EnvSpec):
+        return isinstance(env, str)
+    spec, made = env.spec, type(env.unwrapped)
+    if spec is None or callable(spec.entry_point):
+        return True
+    known = registry.get(spec.id)
+    names = {entry_point_name(made), entry_point_name(known.entry_point) if known else None}
+    return spec.entry_point in names
 
 
 def create_dataset_from_buffers(
@@ -294,8 +314,8 @@ def create_dataset_from_buffers(
         requirements=requirements,
     )
     with new_dataset(dataset_id) as data_path:
-        is_own = not isinstance(env, EnvSpec)
-        metadata = details.metadata(dataset_id, env_spec, is_own=is_own)
+        is_users = env is None or is_own(env)
+        metadata = details.metadata(dataset_id, env_spec, is_users=is_users)
         judge = SpaceChecker(observation_space, action_space, strict=strict)
         MinariStorage.create(
             data_path,

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe.core.datasets_root import id_at
 from minari_pipe.core.environments import recover
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.requirements import warn_unless_met
@@ -45,8 +46,12 @@ class DatasetDescription:
 
     @property
     def id(self) -> str:
-        """Id of the dataset."""
-        return self._metadata["dataset_id"]
+        """Id of the dataset: that of its place in the datasets root, else that of its metadata.
+
+        A stranger's metadata may claim to be another dataset, one of yours, which
+        ``delete_dataset(dataset.id)`` would delete.
+        """
+        return id_at(self.storage.data_path) or self._metadata["dataset_id"]
 
     @property
     def minari_version(self) -> str:

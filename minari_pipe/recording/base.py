@@ -95,6 +95,9 @@ class Collecting:
             "started": time.time(),
         }
 
+    #: whether the user made the environment of the spec, see :func:`is_own`
+    _is_own: bool
+
     @abstractmethod
     def _spec(self) -> EnvSpec | None:
         """Return the spec of a single environment, None if it has none."""
@@ -170,7 +173,7 @@ class Collecting:
             requirements=requirements,
         )
         with self._taken(), new_dataset(dataset_id) as data_path:
-            metadata = details.metadata(dataset_id, self._spec(), is_own=True)
+            metadata = details.metadata(dataset_id, self._spec(), is_users=self._is_own)
             self._store(data_path, metadata)
         return open_dataset(dataset_id)
 

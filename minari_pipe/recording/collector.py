@@ -19,6 +19,7 @@ from minari_pipe.core.episode import (
     copied,
     standard_step_data,
 )
+from minari_pipe.datasets.create import is_own
 from minari_pipe.recording.base import AUTOSEED_BIT_SIZE, Collecting
 from minari_pipe.recording.session import callback
 from minari_pipe.storage.attributes import check_options, whole_seed
@@ -95,6 +96,7 @@ class DataCollector(Collecting, gym.Wrapper):
             ConfigError: a callback is not callable, or the datasets root cannot be created.
         """
         super().__init__(env)
+        self._is_own = is_own(env)
         self._step_data_callback = callback(step_data_callback, env, "step_data_callback")
         self._begin(
             observation_space or env.observation_space,

@@ -154,6 +154,7 @@ class VectorDataCollector(Collecting, VectorWrapper):
         self._split_observations = splitter(observed, ("observations",), n_envs)
         self._split_actions = splitter(acted, ("actions",), n_envs)
         self._one_env_spec = single_spec(env, env_spec)
+        self._is_own = not isinstance(env_spec, EnvSpec)
         self._callback_envs = envs_for_callbacks(env, self._mode)
         self._step_data_callbacks = [
             callback(step_data_callback, each, "step_data_callback") for each in self._callback_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
 import pytest
@@ -59,3 +60,11 @@ def test_warnings_that_differ_in_numbers_alone_do_not_fill_a_log() -> None:
     assert said[:2] == ["tick 0 at 0.0", "the limit is 3"]
     assert len(said) == 6
     assert said[-1].startswith("tick 4 at") and said[-1].endswith("(no more like this are shown)")
+
+
+@pytest.mark.parametrize("text", ["//a://a:" * 25_000, "https://" * 25_000, "a:/?" * 50_000])
+def test_a_text_of_a_stranger_takes_no_time_to_be_printed(text, capfd) -> None:
+    began = time.process_time()
+    print_line("error", text)
+    assert time.process_time() - began < 2
+    assert len(capfd.readouterr().err) < 5000

@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium as gym
 import gymnasium.envs.mujoco
 import minari
+import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
@@ -24,6 +25,7 @@ from minari_pipe.errors import (
     TrustError,
 )
 from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.vector_collector import VectorDataCollector
 from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage.base import MinariStorage
 from minari_pipe.testing import ACTION, OBSERVATION, assert_stored, make
@@ -82,24 +84,38 @@ def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(fault, tm
         spec = gym.spec("Ant-v5")
         spec.kwargs = {"xml_file": str(tmp_path / "model.xml")}
     collector = DataCollector(gym.make("CartPole-v1"))
-    collector.reset(seed=0)
-    collector.step(0)
+    vectors = VectorDataCollector(gym.make_vec("CartPole-v1", 1), env_spec=spec)
+    for recorder, action in ((collector, 0), (vectors, np.zeros(1, np.int64))):
+        recorder.reset(seed=0)
+        recorder.step(action)
     told = "would import 'os:system'" if fault == "code" else "which is a file elsewhere"
     scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
+    scored = {**DESCRIBED, **scores}
     for make_dataset in (
         lambda: create(env=spec, observation_space=None),
         lambda: create(env=spec, **scores),
         lambda: create(env="CartPole-v1", eval_env=spec, **scores),
-        lambda: collector.create_dataset("aa/b-v0", eval_env=spec, **{**DESCRIBED, **scores}),
+        lambda: collector.create_dataset("aa/b-v0", eval_env=spec, **scored),
+        lambda: vectors.create_dataset("aa/b-v0", **scored),
         lambda: MinariStorage.new(tmp_path / "new", env_spec=spec),
     ):
-        with pytest.raises(TrustError, match=told):
+        with pytest.raises(TrustError, match=told), warnings.catch_warnings(action="ignore"):
             make_dataset()
     assert not (tmp_path / "ran").exists()
     assert not get_dataset_path("aa/b-v0").exists()
     assert create(env=spec).env_spec == spec  # makes no environment
     with warnings.catch_warnings(action="ignore"):
         collector.create_dataset("aa/c-v0", **DESCRIBED)
+        vectors.create_dataset("aa/d-v0", **DESCRIBED)
+
+
+def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(tmp_path) -> None:
+    env = gym.make("CartPole-v1").unwrapped
+    kwargs = {"command": f"touch {tmp_path / 'ran'}"}
+    env.spec = EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs)
+    with pytest.raises(TrustError, match="would import 'os:system'"):
+        create(env=env, ref_max_score=1.0)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_an_environment_of_the_user_s_own_needs_no_trust(tmp_path) -> None:

@@ -84,6 +84,24 @@ def install(dataset_id: str, **metadata) -> None:
         )
 
 
+def test_the_id_is_that_of_the_place_whatever_the_metadata_claim(root) -> None:
+    """Else ``delete_dataset(dataset.id)`` would delete another dataset, one of the user's."""
+    install("mine/own-v0")
+    install("their/other-v0")
+    storage = load_dataset("their/other-v0").storage
+    metadata = json.loads((storage.data_path / "metadata.json").read_text())
+    claimed = json.dumps(metadata | {"dataset_id": "mine/own-v0"})
+    (storage.data_path / "metadata.json").write_text(claimed)
+    for dataset in (
+        load_dataset("their/other-v0"),
+        load_dataset("their/other-v0").filter_episodes(bool),
+    ):
+        assert (dataset.id, dataset.spec.dataset_id) == ("their/other-v0", "their/other-v0")
+    assert minari_pipe.MinariDataset(storage.data_path).id == "their/other-v0"
+    shutil.copytree(storage.data_path, root.parent / "elsewhere")
+    assert minari_pipe.MinariDataset(root.parent / "elsewhere").id == "mine/own-v0"
+
+
 def content(root: Path) -> list[str]:
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
 

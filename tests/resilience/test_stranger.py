@@ -1020,6 +1020,19 @@ def test_a_model_that_names_no_file_is_read(text, tmp_path):
     assert check_files(config, root, []) == []
 
 
+@pytest.mark.parametrize(
+    "repeated", ["file", "a:file.", "<a:", "< ", "file ", 'file="', "encoding "]
+)
+def test_a_model_takes_no_time_to_be_checked(repeated, tmp_path):
+    root = make_workspace(tmp_path / "work")
+    (root / "arm.xml").write_text("<x/>" + repeated * 100_000)
+    began = time.process_time()
+    with suppress(TrustError):
+        check_files(config_of({"env": {"kwargs": {"xml_file": "./arm.xml"}}}), root, [])
+    referenced_files(root / "arm.xml", root)
+    assert time.process_time() - began < 3
+
+
 def test_the_files_of_a_model_are_found_however_a_simulator_joins_folders_and_names(tmp_path):
     model = tmp_path / "models" / "arm.xml"
     files = {

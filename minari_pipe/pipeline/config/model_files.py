@@ -20,7 +20,9 @@ from minari_pipe.pipeline.workspace_links import check_folder
 #: Maximum number of names, times the folders in which they may start.
 _MOST_PLACES = 100_000
 #: Attributes such as ``file``, ``fileright``, ``filename``, ``meshdir``, and the element ``<uri>``.
-_NAMES = re.compile(rb"(?i)(?:file|dir)\w*\s*=\s*([\"'])(.*?)\1|<\s*uri\s*(>)([^<]*)", re.DOTALL)
+_NAMES = re.compile(
+    rb"""(?<![\w.:-])([\w.:-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')|<\s*+(?:\w++:)?uri\s*+>([^<]*+)"""
+)
 
 
 def referenced_files(model: Path, root: Path, written: Sequence[Path] = ()) -> list[Path]:
@@ -88,5 +90,10 @@ def _parsed(file: Path, root: Path, stamp: tuple[int, ...]) -> frozenset[str]:
         content = stream.read()
     if not names_files(content):
         return frozenset()
-    found = (match[2] or match[4] or b"" for match in _NAMES.finditer(content))
-    return frozenset(os.fsdecode(name.strip()) for name in found if 0 < len(name) < 4096) - {""}
+    found = set()
+    for match in _NAMES.finditer(content):
+        attribute, name = match[1], match[2] or match[3] or match[4] or b""
+        is_path = attribute is None or re.search(b"(?i)file|dir", attribute)
+        if is_path and 0 < len(name.strip()) < 4096:
+            found.add(os.fsdecode(name.strip()))
+    return frozenset(found)

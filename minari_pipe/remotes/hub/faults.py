@@ -12,6 +12,7 @@ from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError
 from minari_pipe.remotes.base import Fault, one_line
 
+_LONGEST_MESSAGE = 4000  # characters read of one; a server may send megabytes
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _SECRETS = (
     (re.compile(r"https?://[^\s'\"]*[?@][^\s'\"]*"), "(address)"),  # may carry a signature
@@ -126,7 +127,8 @@ def without_secrets(text: str) -> str:
 
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without anything that may be a secret."""
-    line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
+    lines = str(message).strip()[:_LONGEST_MESSAGE].splitlines()
+    line = one_line(without_secrets((lines or [""])[0]))
     return line.replace(token, "(token)") if token else line
 
 

@@ -473,6 +473,14 @@ def test_an_upload_does_not_wait_for_as_long_as_any_server_says(hub, address, pa
     assert max(pauses, default=0) <= 30
 
 
+def test_a_long_answer_of_the_hub_takes_no_time_to_be_told(hub, address) -> None:
+    hub.answer("GET /api/datasets\\?", 400, body=json.dumps({"error": "http://" * 28_000}))
+    began = time.process_time()
+    text = refused(lambda: open_remote(address).retried(open_remote(address).dataset_ids))
+    assert "answered with HTTP 400" in text
+    assert time.process_time() - began < 3
+
+
 def test_a_hub_in_trouble_is_asked_again_and_then_named(hub, address, pauses) -> None:
     publish(open_remote(address), an_upload())
     remote = open_remote(address)
