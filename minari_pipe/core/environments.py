@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator, 
 from minari_pipe.core.env_specs import entry_point_name, parse_spec, spec_json
 from minari_pipe.core.plugins import entry_points
 from minari_pipe.core.requirements import distributions_of
-from minari_pipe.core.simulator_models import check_models
+from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.tree import named_dtype
 from minari_pipe.core.trust import (
     check_files,
@@ -274,14 +274,15 @@ def make_environment(
 
     Raises:
         ConfigError: the environment or a wrapper does not take its arguments.
-        TrustError: they name a model that names other files; see :func:`check_models`.
+        TrustError: they name files that the user does not trust; see :func:`check_arguments`.
 
     Example:
         >>> make_environment("CartPole-v1", {"max_episode_steps": 7}).spec.max_episode_steps
         7
     """
-    check_models(env_id, [kwargs, wrappers])
-    _load_before(registered_spec(env_id))
+    spec = registered_spec(env_id)
+    check_arguments(_module(spec), {"kwargs": kwargs, "wrappers": wrappers})
+    _load_before(spec)
     try:
         # By its plain name, because the module before a colon is imported by now.
         env = gym.make(env_id.rpartition(":")[2], **dict(kwargs or {}))
@@ -306,6 +307,10 @@ def make_environment(
             reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
             raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
     return env
+
+
+def _module(spec: EnvSpec) -> str:
+    return entry_point_name(spec.entry_point).partition(":")[0]
 
 
 def _keep_no_log() -> None:
@@ -410,12 +415,15 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
     check_files(f"env_spec {spec.id!r}: kwargs", spec.kwargs, below=None)
     for wrapper in spec.additional_wrappers:
         check_files(f"wrapper {wrapper.name!r}: kwargs", wrapper.kwargs, below=None)
+    if not is_trusted_module(_module(spec), trusted=trusted_modules):
+        arguments = [spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)]
+        check_arguments("", arguments, where=f"env_spec {spec.id!r}: kwargs")
     _refuse_adapter(spec.id, trusted_modules)
     try:
         if spec.id not in registry:
             _import_package(spec.id)
     except MissingDependencyError:
-        if not is_trusted_module(str(spec.entry_point).partition(":")[0], trusted=trusted_modules):
+        if not is_trusted_module(_module(spec), trusted=trusted_modules):
             raise
     known = registry.get(spec.id)
     if known is None or entry_point_name(known.entry_point) != spec.entry_point:

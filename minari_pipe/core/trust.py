@@ -162,8 +162,8 @@ def check_files(
     Example:
         >>> check_files("kwargs", {"render_mode": "human", "topic": "/top"}, below=None)
         []
-        >>> check_files("kwargs", {"xml_file": "../ant.xml"}, below=None, given=["../ant.xml"])
-        ['../ant.xml']
+        >>> check_files("kwargs", {"xml_file": "/../ant.xml"}, below=None, given=["/../ant.xml"])
+        ['/ant.xml']
     """
     found = []
     for key, text in texts(where, values):
@@ -222,18 +222,15 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     is_place = os.path.isabs(path) or is_here
     if "\0" in text or not (leads_up or (is_place and os.path.lexists(path))):
         return None
-    if below is None and not leads_up:
+    if below is None:
         return os.path.abspath(path)
-    place = path if below is None else os.path.join(below, path)
-    if below is not None:
-        # After `..` the system goes on from a symlink's target, others from the path as written. A
-        # path that only leads back into the folder, such as /proc/self/cwd, is none of its own.
-        is_below, leads_below = (
-            Path(way).is_relative_to(below)
-            for way in (os.path.normpath(place), os.path.realpath(place))
-        )
-        if is_below and (leads_below or not leads_up):
-            return None
+    place = os.path.join(below, path)
+    # After `..` the system goes on from a symlink's target, others from the path as written. A path
+    # that only leads back into the folder, such as /proc/self/cwd, is none of its own.
+    ways = (os.path.normpath(place), os.path.realpath(place))
+    is_below, leads_below = (Path(way).is_relative_to(below) for way in ways)
+    if is_below and (leads_below or not leads_up):
+        return None
     return os.path.normpath(place)
 
 

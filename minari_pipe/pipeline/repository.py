@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from minari_pipe.errors import ConfigError
 
@@ -86,14 +86,18 @@ def tracked_files(root: Path) -> set[str]:
 def is_tracked(root: Path, name: str) -> bool:
     """Return whether git tracks a file below ``root``, ignoring case; False if git fails.
 
+    Files of a submodule count as tracked.
+
     Args:
         root: the workspace.
         name: the file, relative to ``root``; some file systems ignore case.
     """
     try:
-        return name.casefold() in map(str.casefold, tracked_files(root))
+        tracked = set(map(str.casefold, tracked_files(root)))
     except ConfigError:  # no git, no repository, or one that git does not trust
         return False
+    path = PurePosixPath(name.casefold())
+    return any(str(place) in tracked for place in (path, *path.parents))
 
 
 def uncommitted(root: Path) -> list[str]:

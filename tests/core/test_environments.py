@@ -282,7 +282,7 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
     spec = json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": {"xml_file": path}}
     with pytest.raises(TrustError, match=f"xml_file is '{path}', which is a file elsewhere"):
         recover(json.dumps(spec))
-    trusted = str(tmp_path / "model.xml") if path.startswith("./") else os.path.expanduser(path)
+    trusted = os.path.abspath(os.path.expanduser(path))
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", trusted)
     with pytest.raises(ConfigError, match="cannot be created"):
         recover(json.dumps(spec))

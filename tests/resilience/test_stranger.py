@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import yaml
 
-from minari_pipe.core.environments import make_environment
+from minari_pipe.core.environments import make_environment, recover
 from minari_pipe.core.files import links
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline.config import schema
@@ -26,7 +27,7 @@ from minari_pipe.pipeline.config.model_files import referenced_files
 from minari_pipe.pipeline.config.typed import read
 from minari_pipe.pipeline.config.validate_config import check_files
 from minari_pipe.pipeline.releases.dvc_remote import push
-from minari_pipe.pipeline.repository import git, tracked_files, uncommitted
+from minari_pipe.pipeline.repository import git, is_tracked, tracked_files, uncommitted
 from minari_pipe.pipeline.run import driver, sync
 from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
@@ -803,6 +804,22 @@ def test_a_workspace_that_came_with_the_name_of_another_does_not_pass_for_it(wor
     workspace.pipe("+dataset=tiny", "collect.seed=5")
 
 
+def test_files_of_a_submodule_came_with_the_clone_as_well(tmp_path):
+    for folder in ("inner", "outer"):
+        (tmp_path / folder).mkdir()
+        git(tmp_path / folder, "init", "-q")
+    (tmp_path / "inner" / "workspace_id").write_text("0" * 32)
+    git(tmp_path / "inner", "add", ".")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    git(tmp_path / "inner", *identity, "commit", "-qm", "id")
+    local = ("-c", "protocol.file.allow=always")
+    root = tmp_path / "outer"
+    git(root, *local, "submodule", "add", "-q", str(tmp_path / "inner"), ".minari_pipe")
+    assert (root / ".minari_pipe" / "workspace_id").exists()
+    assert is_tracked(root, ".minari_pipe/workspace_id")
+    assert not is_tracked(root, "minari_pipe/workspace_id")
+
+
 def test_what_names_the_workspace_cannot_lead_out_of_the_minari_root(workspace, elsewhere):
     target = elsewhere / "deep.tiny.installing"
     target.mkdir()
@@ -949,7 +966,9 @@ MODELS_WITH_FILES = (
     '<robot xmlns:a="b"><a:mesh a:filename="a.stl"/></robot>',
     "<sdf><mesh><uri>model://arm/a.stl</uri></mesh></sdf>",
     '<?xml version="1.0" encoding="utf-16"?><x a="b"/>',
-    "<x/>" + " " * (1 << 24),
+    " " * (1 << 24) + '<x><include file="a.xml"/></x>',
+    "<!--" + "x" * (1 << 24) + '--><x><include file="a.xml"/></x>',
+    '1\0<x><include file="a.xml"/></x>',
 )
 
 
@@ -962,15 +981,16 @@ def test_a_model_that_names_files_is_not_read_because_a_config_says_so(model, tm
     (root / "models" / "arm.xml").write_text(text)
     kwargs = {"kwargs": {"xml_file": "./models/arm.xml"}}
     wrappers = {"wrappers": [{"_target_": "x.Y", "file": "./models/arm.xml"}]}
-    told = r"models/arm\.xml is a model that .*, and a simulator reads whatever .*; if you trust it"
+    told = r"file names .*arm\.xml, a model that .*; a simulator reads what .*; if you trust it"
     for given in ({"env": kwargs}, {"env": wrappers}, {"ref_scores": {"eval_env": kwargs}}):
         with pytest.raises(TrustError, match=told):
             check_files(config_of(given), root, [])
     with pytest.raises(TrustError, match=r"env\.kwargs\.xml is (a model that|'.*elsewhere)"):
         check_files(config_of({"env": {"kwargs": {"xml": text}}}), root, [])
-    (root / "models" / "arm.xml").write_bytes(b"\xff\xfe" + text.encode("utf-16-le"))
-    with pytest.raises(TrustError, match="a zero byte|16 MiB"):
-        check_files(config_of({"env": kwargs}), root, [])
+    for mark, encoding in (("\ufeff", "utf-16-le"), ("\n\n", "utf-16-be"), ("", "utf-32-le")):
+        (root / "models" / "arm.xml").write_bytes((mark + text).encode(encoding))
+        with pytest.raises(TrustError, match=told):
+            check_files(config_of({"env": kwargs}), root, [])
 
 
 def test_no_environment_is_made_of_a_model_that_names_files(tmp_path, monkeypatch):
@@ -981,10 +1001,50 @@ def test_no_environment_is_made_of_a_model_that_names_files(tmp_path, monkeypatc
         ({"xml_file": "./arm.xml"}, []),
         ({}, [{"_target_": "gymnasium.wrappers.TimeLimit", "max_episode_steps": "arm.xml"}]),
     ):
-        with pytest.raises(TrustError, match="is a model that names other files"):
+        with pytest.raises(TrustError, match="a model that names other files"):
             make_environment("InvertedPendulum-v5", kwargs, wrappers)
     made = {"_target_": "gymnasium.wrappers.TimeAwareObservation", "dict_time_key": "arm"}
     assert make_environment("InvertedPendulum-v5", {}, [made | {"flatten": True}])
+
+
+PATHS_OF_SIMULATORS = {
+    "'//'": (".//{outside}", "{outside}"),  # which MuJoCo opens
+    "a backslash": ("./x\\..\\..\\evil.xml", "../evil.xml"),
+    "'..'": ("./link/../m.xml", "deep/m.xml"),
+    "a leading '~'": ("~/m.xml", "~/m.xml"),
+    "more than 1024 characters": ("./" + "a" * 100 + ("/" + "a" * 100) * 11, "a.xml"),
+}
+
+
+@pytest.mark.parametrize("what", PATHS_OF_SIMULATORS)
+def test_a_path_that_a_simulator_may_take_for_another_one_is_refused(what, tmp_path, monkeypatch):
+    root = make_workspace(tmp_path / "work")
+    monkeypatch.chdir(root)
+    (root / "deep" / "sub").mkdir(parents=True)
+    (root / "link").symlink_to("deep/sub")
+    given, opened = (
+        text.format(outside=tmp_path / "evil.xml") for text in PATHS_OF_SIMULATORS[what]
+    )
+    evil = Path(os.path.join(root, opened))
+    evil.parent.mkdir(exist_ok=True)
+    evil.write_text('<mujoco><include file="/a"/></mujoco>')
+    with pytest.raises(TrustError, match=f"a path with {what}, by which a simulator"):
+        check_files(config_of({"env": {"kwargs": {"xml_file": given}}}), root, [])
+    with pytest.raises(TrustError, match=f"a path with {what}, by which|a file elsewhere"):
+        make_environment("InvertedPendulum-v5", {"xml_file": given})
+    spec = json.loads(gym.spec("InvertedPendulum-v5").to_json()) | {"kwargs": {"xml_file": given}}
+    with pytest.raises(TrustError, match=f"a path with {what}, by which|a file elsewhere"):
+        recover(json.dumps(spec))
+
+
+def test_the_trust_in_a_module_is_none_in_environments_of_others(tmp_path, monkeypatch):
+    (tmp_path / "my_rules.py").touch()
+    (tmp_path / "arm.xml").write_text('<mujoco><include file="part.xml"/></mujoco>')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "my_rules")
+    with pytest.raises(TrustError, match="a model that names other files"):
+        make_environment("my_rules:InvertedPendulum-v5", {"xml_file": "./arm.xml"})
 
 
 @pytest.mark.parametrize("trusted", ["work", "work/arm.xml", "typed", "module"])
@@ -1009,8 +1069,9 @@ def test_a_model_that_the_user_trusts_names_what_it_likes(trusted, tmp_path, mon
         '<?xml version="1.0" encoding="UTF-8"?><!-- see http://a.org/b & more --><x a="b" />',
         '<x><compiler meshdir="../meshes" texturedir="/images" strippath="true"/></x>',
         "a < b\nfile = '/usr/share'\n",
-        '1\0<x><include file="/usr/share"/></x>',
+        "<x/>" + " " * (1 << 24),
     ],
+    ids=["named", "joints", "comment", "folders", "text", "size"],
 )
 def test_a_model_that_names_no_file_is_read(text, tmp_path):
     root = make_workspace(tmp_path / "work")
@@ -1131,7 +1192,7 @@ def test_a_model_that_names_files_is_refused_before_any_work(workspace, elsewher
     workspace.write_config("model", MODEL)
     for flags in ([], ["--dry-run"]):
         told = workspace.refused("+dataset=model", *flags)
-        assert "model.xml is a model that names other files, and a simulator reads" in told
+        assert "model.xml, a model that names other files; a simulator reads what" in told
     (workspace.root / "model.xml").write_text(text.replace(str(mine), "pipelines/model/own.xml"))
     run = ("+dataset=model", "env.kwargs.xml_file=./model.xml")
     assert "which this pipeline overwrites" in workspace.refused(*run)

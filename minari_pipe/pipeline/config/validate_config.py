@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
-from minari_pipe.core.simulator_models import check_models
+from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.trust import check_target
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
@@ -247,7 +247,8 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
                     )
     for where, env in _environments(filled(config)):
         arguments = {"kwargs": env.kwargs, "wrappers": env.wrappers}
-        found += check_models(str(env.id), arguments, where=where, below=root, given=given)
+        module = str(env.id).rpartition(":")[0]
+        found += check_arguments(module, arguments, where=where, below=root, given=given)
     return [*dict.fromkeys(found)]
 
 

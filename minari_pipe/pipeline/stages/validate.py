@@ -9,7 +9,7 @@ from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.checks.base import counted
 from minari_pipe.checks.demonstrations import gap_findings
 from minari_pipe.core.progress_bar import ProgressBar
-from minari_pipe.core.simulator_models import check_models
+from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.trust import name_places, trusted_modules
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
@@ -118,7 +118,7 @@ def main(run: StageRun) -> None:
     make_importable(run.root)
     # What the config names may be read, but no model that names other files.
     for env in made_environments(run.params, "validate"):
-        check_models(str(env.id), [env.kwargs, env.wrappers])
+        check_arguments(str(env.id).rpartition(":")[0], [env.kwargs, env.wrappers])
     named = named_places(run.params, "validate", run.root)
     name_places(source_file(path, run.root) for path in named)
     found = validate(run.folder, run.config)
