@@ -87,7 +87,7 @@ def _names_in(file: Path, root: Path) -> frozenset[str]:
 def _parsed(file: Path, root: Path, stamp: tuple[int, ...]) -> frozenset[str]:
     """Return what a file names if it is a model; ``stamp`` differs if the file was edited."""
     with open(file, "rb", opener=opener(root)) as stream:
-        content = stream.read()
+        content = stream.read().replace(b"\0", b"")  # as of UTF-16
     if not names_files(content):
         return frozenset()
     found = set()

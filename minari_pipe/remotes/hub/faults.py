@@ -120,6 +120,7 @@ def without_secrets(text: str) -> str:
         >>> without_secrets("PUT https://host/file?signature=1a2b failed")
         'PUT (address) failed'
     """
+    text = text[:_LONGEST_MESSAGE]
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
@@ -127,8 +128,7 @@ def without_secrets(text: str) -> str:
 
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without anything that may be a secret."""
-    lines = str(message).strip()[:_LONGEST_MESSAGE].splitlines()
-    line = one_line(without_secrets((lines or [""])[0]))
+    line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
     return line.replace(token, "(token)") if token else line
 
 
