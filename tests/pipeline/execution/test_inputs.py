@@ -121,7 +121,6 @@ EDITS = {
 }
 
 
-@pytest.mark.usefixtures("real_processes")
 @pytest.mark.parametrize(
     ("engine", "kind"), [*(("local", kind) for kind in EDITS), ("processes", "taken back")]
 )
