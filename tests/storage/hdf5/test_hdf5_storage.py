@@ -39,6 +39,7 @@ from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.hdf5 import file as hdf5_file
 from minari_pipe.storage.hdf5.file import EpisodeFile
+from minari_pipe.storage.hdf5.parser.checked import check_structure
 from minari_pipe.storage.hdf5.values import _chunk_shape
 from minari_pipe.storage.hdf5.writer import direct
 from minari_pipe.storage.writer import buffer_of
@@ -480,6 +481,28 @@ def test_a_file_with_objects_that_only_libhdf5_reads_is_appended_to() -> None:
     episodes = list(dataset.storage.get_buffers())
     dataset.update_dataset_from_buffer(episodes)
     assert_stored(dataset.storage, [*episodes, *episodes])
+
+
+@pytest.mark.parametrize("name", ["opaque", "external"])
+def test_the_file_that_another_process_reads_first_is_the_one_that_is_opened(name, tmp_path):
+    """A path may mean another file there: through a link of that process, or of its number."""
+    (tmp_path / "secret").write_bytes(b"precious" * 2)
+    folder = tmp_path / "proc" / "self"
+    folder.mkdir(parents=True)
+    with h5py.File(folder / "d.hdf5", "w") as file:
+        if name == "opaque":
+            file.attrs.create("odd", np.zeros(1, np.dtype("V8")), dtype=h5py.opaque_dtype("V8"))
+        else:
+            external = [(str(tmp_path / "secret"), 0, 16)]
+            file.create_dataset("rewards", (2,), "f8", external=external)
+    with h5py.File(tmp_path / "plain.hdf5", "w") as file:
+        file.attrs["here"] = file.ref
+    for number in range(os.getpid() - 50, os.getpid() + 2000):
+        place = tmp_path / "proc" / str(number)
+        place.mkdir()
+        (place / "d.hdf5").hardlink_to(tmp_path / "plain.hdf5")
+    with pytest.raises(CorruptDatasetError, match="opaque|another file"):
+        check_structure(folder / "d.hdf5", values=True)
 
 
 def test_attributes_of_others_are_read(storage, path: Path) -> None:

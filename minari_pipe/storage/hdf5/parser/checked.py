@@ -81,7 +81,7 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
         to_prove = True
     if to_prove:
         prove(path)
-    elif values:
+    if values:
         _refuse_unsafe(path)
     if _version(path) == version:
         _checked.add(version)
@@ -130,18 +130,22 @@ def prove(path: Path) -> None:
     """
     version = _version(path)
     if version not in _verdicts:
-        _verdicts[version] = _prove(path, version[2])
+        with open(path, "rb") as file:
+            if _version(file.fileno()) != version:
+                raise CorruptDatasetError("the file changed while it was opened")
+            _verdicts[version] = _prove(path, file.fileno(), version[2])
     problem = _verdicts[version]
     if problem is not None:
         raise CorruptDatasetError(problem)
 
 
-def _prove(path: Path, size: int) -> str | None:
+def _prove(path: Path, opened: int, size: int) -> str | None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
     limits = (seconds, max(_MEMORY, _MEMORY_PER_BYTE * size), size)
     # -P: do not import a module beside the script, or in the current folder, by mistake
-    # There, the path through a folder that is kept open here would mean another one.
-    place = os.path.abspath(path).replace("/proc/self/", f"/proc/{os.getpid()}/", 1)
+    # The file that is opened here: there, a path may lead to another one.
+    has_paths = os.path.isdir("/proc/self/fd")
+    place = f"/proc/self/fd/{opened}" if has_paths else os.path.abspath(path)
     command = [sys.executable, "-P", probe.__file__, place, *map(str, limits)]
     try:
         result = subprocess.run(
@@ -151,6 +155,7 @@ def _prove(path: Path, size: int) -> str | None:
             timeout=6 * seconds,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
+            pass_fds=(opened,) if has_paths else (),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -161,8 +166,8 @@ def _prove(path: Path, size: int) -> str | None:
     return said or f"it is damaged and crashes libhdf5 (exit code {result.returncode})"
 
 
-def _version(path: Path) -> _Version:
-    stat = os.stat(path)
+def _version(file: Path | int) -> _Version:
+    stat = os.stat(file)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
