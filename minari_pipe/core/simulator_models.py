@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.core.trust import check_file, is_trusted_module, texts
+from minari_pipe.core.trust import check_file, is_trusted_module, real_place, texts
 from minari_pipe.errors import TrustError
 
 #: Maximum size in bytes of a file that is searched for the names of others.
@@ -79,7 +80,8 @@ def check_arguments(
             if text in given:
                 found.append(place)
             else:
-                check_file(f"{key} {fault}", place)
+                for way in (place, real_place(text, below)):
+                    check_file(f"{key} {fault}", way)
     return found
 
 
@@ -104,12 +106,15 @@ def _faults_of(text: str, place: str, below: Path | None) -> Iterator[str]:
         )
     # As given, too, for whoever leaves a '~' as it is.
     for path in dict.fromkeys((place, os.path.join(below or "", text))):
-        if "\0" not in path and os.path.isfile(path) and (fault := _fault_in(path)):
+        is_there = "\0" not in path and os.path.exists(path) and not os.path.isdir(path)
+        if is_there and (fault := _fault_in(path)):
             yield f"names {path}, a model that {fault}; a simulator reads what a model names"
 
 
 def _fault_in(path: str) -> str | None:
     status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        return "may name other files: it is a pipe or a device"
     return _read_fault(path, (status.st_ino, status.st_mtime_ns, status.st_size))
 
 

@@ -168,12 +168,15 @@ def check_files(
     found = []
     for key, text in texts(where, values):
         place = _elsewhere(text, below)
-        if place in _named:
+        if place in _named and place == real_place(text, below):
             continue
         if place is not None and text in given:
             found.append(place)
         elif place is not None:
-            check_file(f"{key} is {text!r}, which is a file elsewhere that you did not name", place)
+            for way in (place, real_place(text, below)):
+                check_file(
+                    f"{key} is {text!r}, which is a file elsewhere that you did not name", way
+                )
     return found
 
 
@@ -210,6 +213,16 @@ def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(values, list | tuple):
         for number, value in enumerate(values):
             yield from texts(f"{where}[{number}]", value)
+
+
+def real_place(text: str, below: Path | None) -> str:
+    """Return the path to which the system follows a text; ``..`` behind a symlink leads elsewhere.
+
+    Without ``..`` it is the path as written.
+    """
+    place = os.path.join(below or os.getcwd(), os.path.expanduser(text))
+    leads_up = os.pardir in text.split("/") and "\0" not in text
+    return os.path.realpath(place) if leads_up else os.path.abspath(place)
 
 
 def _elsewhere(text: str, below: Path | None) -> str | None:

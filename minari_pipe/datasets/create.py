@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,12 +190,24 @@ def is_own(env: str | gym.Env | EnvSpec) -> bool:
     """
     if isinstance(env, str | EnvSpec):
         return isinstance(env, str)
-    spec, made = env.spec, type(env.unwrapped)
-    if spec is None or callable(spec.entry_point):
-        return True
+    names, layer = set(), env
+    while isinstance(layer, gym.Wrapper):
+        names.add(entry_point_name(type(layer)))
+        layer = layer.env
+    return env.spec is None or is_known(env.spec, {*names, entry_point_name(type(layer))})
+
+
+def is_known(spec: EnvSpec, names: Collection[str] = ()) -> bool:
+    """Return whether a spec names nothing to import but what is registered for it, or ``names``.
+
+    Example:
+        >>> is_known(gym.spec("CartPole-v1")), is_known(EnvSpec("A-v0", entry_point="os:system"))
+        (True, False)
+    """
     known = registry.get(spec.id)
-    names = {entry_point_name(made), entry_point_name(known.entry_point) if known else None}
-    return spec.entry_point in names
+    known_name = entry_point_name(known.entry_point) if known else None
+    is_made = callable(spec.entry_point) or spec.entry_point in {known_name, *names}
+    return is_made and all(each.entry_point in names for each in spec.additional_wrappers)
 
 
 def create_dataset_from_buffers(

@@ -20,6 +20,7 @@ from minari_pipe.core.episode import (
     standard_step_data,
 )
 from minari_pipe.core.tree import has_arrays
+from minari_pipe.datasets.create import is_known, is_own
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.recording.base import AUTOSEED_BIT_SIZE, Collecting
 from minari_pipe.recording.session import callback
@@ -154,7 +155,9 @@ class VectorDataCollector(Collecting, VectorWrapper):
         self._split_observations = splitter(observed, ("observations",), n_envs)
         self._split_actions = splitter(acted, ("actions",), n_envs)
         self._one_env_spec = single_spec(env, env_spec)
-        self._is_own = not isinstance(env_spec, EnvSpec)
+        spec, envs = self._one_env_spec, getattr(env.unwrapped, "envs", None)
+        is_known_spec = all(map(is_own, envs)) if envs else spec is None or is_known(spec)
+        self._is_own = isinstance(env_spec, str) or (env_spec is None and is_known_spec)
         self._callback_envs = envs_for_callbacks(env, self._mode)
         self._step_data_callbacks = [
             callback(step_data_callback, each, "step_data_callback") for each in self._callback_envs

@@ -13,7 +13,8 @@ import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
+from gymnasium.vector import SyncVectorEnv
 
 from minari_pipe.datasets.create import create_dataset_from_buffers
 from minari_pipe.datasets.library import get_dataset_path
@@ -110,11 +111,34 @@ def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(fault, tm
 
 
 def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(tmp_path) -> None:
-    env = gym.make("CartPole-v1").unwrapped
     kwargs = {"command": f"touch {tmp_path / 'ran'}"}
-    env.spec = EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs)
-    with pytest.raises(TrustError, match="would import 'os:system'"):
-        create(env=env, ref_max_score=1.0)
+    wrapper = WrapperSpec("W", "os:system", kwargs)
+    scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
+    for spec in (
+        EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs),
+        replace(gym.spec("CartPole-v1"), additional_wrappers=(wrapper,)),
+    ):
+        env = gym.make("CartPole-v1").unwrapped
+        env.spec = spec
+        vectors = gym.make_vec("CartPole-v1", 1, "vector_entry_point")
+        vectors.spec = spec
+        recorders = (
+            VectorDataCollector(SyncVectorEnv([lambda env=env: env])),
+            VectorDataCollector(vectors),
+        )
+        for make_dataset in (
+            lambda env=env: create(env=env, **scores),
+            lambda env=env: create(eval_env=env, **scores),
+            *(
+                lambda recorder=recorder: recorder.create_dataset("aa/b-v0", **DESCRIBED, **scores)
+                for recorder in recorders
+            ),
+        ):
+            with (
+                pytest.raises(TrustError, match="'os:system'"),
+                warnings.catch_warnings(action="ignore"),
+            ):
+                make_dataset()
     assert not (tmp_path / "ran").exists()
 
 
