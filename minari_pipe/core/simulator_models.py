@@ -80,8 +80,10 @@ def check_arguments(
             if text in given:
                 found.append(place)
             else:
-                for way in (place, real_place(text, below)):
-                    check_file(f"{key} {fault}", way)
+                check_file(f"{key} {fault}", place)
+                followed = real_place(text, below)
+                if not Path(followed).is_relative_to(below or Path.cwd()):
+                    check_file(f"{key} {fault}", followed)
     return found
 
 

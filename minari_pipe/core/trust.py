@@ -173,10 +173,11 @@ def check_files(
         if place is not None and text in given:
             found.append(place)
         elif place is not None:
-            for way in (place, real_place(text, below)):
-                check_file(
-                    f"{key} is {text!r}, which is a file elsewhere that you did not name", way
-                )
+            fault = f"{key} is {text!r}, which is a file elsewhere that you did not name"
+            check_file(fault, place)
+            followed = real_place(text, below)
+            if below is None or not Path(followed).is_relative_to(below):
+                check_file(fault, followed)
     return found
 
 

@@ -290,18 +290,19 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
 
 def test_trust_in_a_path_is_none_in_the_target_of_a_link_on_it(tmp_path, monkeypatch):
     """The system goes on from the target of a link, where ``..`` is cut off as text elsewhere."""
-    monkeypatch.chdir(tmp_path)
-    for folder in ("models", "private/runs"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "models" / "link").symlink_to(tmp_path / "private" / "runs")
-    (tmp_path / "private" / "model.xml").write_text("precious")
-    (tmp_path / "models" / "model.xml").write_text("<mujoco/>")
-    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / "models"))
-    for path in ("./models/link/../model.xml", f"{tmp_path}/models/link/../model.xml"):
+    models, private = tmp_path / "work" / "models", tmp_path / "private"
+    for folder in (models, private / "runs"):
+        folder.mkdir(parents=True)
+    (models / "link").symlink_to(private / "runs")
+    (private / "model.xml").write_text("precious")
+    (models / "model.xml").write_text("<mujoco/>")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(models))
+    for path in ("./models/link/../model.xml", f"{models}/link/../model.xml"):
         spec = json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": {"xml_file": path}}
-        with pytest.raises(TrustError, match=f"{tmp_path}/private/model.xml"):
+        with pytest.raises(TrustError, match=f"{private}/model.xml"):
             recover(json.dumps(spec))
-        with pytest.raises(TrustError, match=f"{tmp_path}/private/model.xml"):
+        with pytest.raises(TrustError, match=f"{private}/model.xml"):
             make_environment("Ant-v5", {"xml_file": path})
 
 
