@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.core.trust import check_file, is_trusted_module, real_place, texts
+from minari_pipe.core.trust import check_path, is_trusted_module, real_place, texts
 from minari_pipe.errors import TrustError
 
 #: Maximum size in bytes of a file that is searched for the names of others.
@@ -80,10 +80,8 @@ def check_arguments(
             if text in given:
                 found.append(place)
             else:
-                check_file(f"{key} {fault}", place)
                 followed = real_place(text, below)
-                if not Path(followed).is_relative_to(below or Path.cwd()):
-                    check_file(f"{key} {fault}", followed)
+                check_path(f"{key} {fault}", place, followed, inside=below or Path.cwd())
     return found
 
 

@@ -174,10 +174,7 @@ def check_files(
             found.append(place)
         elif place is not None:
             fault = f"{key} is {text!r}, which is a file elsewhere that you did not name"
-            check_file(fault, place)
-            followed = real_place(text, below)
-            if below is None or not Path(followed).is_relative_to(below):
-                check_file(fault, followed)
+            check_path(fault, place, real_place(text, below), inside=below)
     return found
 
 
@@ -196,6 +193,23 @@ def check_file(fault: str, place: str) -> None:
             f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} "
             f"to {user_config_dir() / ADDRESSES_FILE}"
         )
+
+
+def check_path(fault: str, place: str, followed: str, *, inside: Path | None) -> None:
+    """Refuse to read a file, unless the user trusts both its place and where it really is.
+
+    Args:
+        fault: see :func:`check_file`.
+        place: where the path leads as text.
+        followed: where the system follows it, see :func:`real_place`.
+        inside: a folder in which the latter needs no trust.
+
+    Raises:
+        TrustError: the user does not trust one of them.
+    """
+    check_file(fault, place)
+    if inside is None or not Path(followed).is_relative_to(inside):
+        check_file(fault, followed)
 
 
 def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:

@@ -178,6 +178,9 @@ def _as_from_a_terminal(ignored: Sequence[int]) -> None:
         signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
 
 
+# typeshed lacks the private methods of Popen that a fork replaces: hence "type: ignore" below
+
+
 class _Fork(subprocess.Popen[str]):
     """A fork of the server, which stays a zombie until its exit code is asked for, as a child."""
 

@@ -45,6 +45,9 @@ _FOLDER = (
 #: errors for a symlink with O_NOFOLLOW; some systems raise others with O_DIRECTORY
 IS_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR, getattr(errno, "EFTYPE", errno.ELOOP))
 
+#: holds a path to each file that this process has opened, on Linux
+_OPENED = "/proc/self/fd"
+
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 #: maximum depth of nested folders, in datasets and workspaces alike
@@ -376,6 +379,11 @@ def _close(folder: int, below: PathLike) -> None:
         os.close(folder)
 
 
+def path_of(handle: int) -> str | None:
+    """Return a path to what is opened, for libraries that open paths; None where there is none."""
+    return f"{_OPENED}/{handle}" if os.path.isdir(_OPENED) else None
+
+
 @contextmanager
 def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False) -> Iterator[Path]:
     """Yield a path that leads to this very folder, even if a symlink takes its place meanwhile.
@@ -392,7 +400,7 @@ def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False)
         OSError: it is not a folder.
         Exception: any error of the body, with the folder's usual path in its text.
     """
-    if not (HAS_DESCRIPTORS and os.path.isdir("/proc/self/fd")):
+    if not (HAS_DESCRIPTORS and os.path.isdir(_OPENED)):
         if may_be_link:
             _resolved_status(folder, below)
         else:
@@ -409,7 +417,7 @@ def held_folder(folder: PathLike, below: PathLike, *, may_be_link: bool = False)
             refuse_links(folder, below)
         error.filename = os.fspath(folder)
         raise
-    held = f"/proc/self/fd/{handle}"
+    held = f"{_OPENED}/{handle}"
     try:
         yield Path(held)
     except Exception as error:

@@ -30,7 +30,7 @@ from huggingface_hub.utils import (
 )
 from huggingface_hub.utils._runtime import is_xet_available
 
-from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.links import opener, path_of
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.remotes.base import PART, OnBytes, Remote, UploadSource, safe_cause
 from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
@@ -47,7 +47,6 @@ _BATCH = 256  # files in a request; the Hub accepts no more, and a process opens
 _PATIENCE = 60.0
 #: Seconds to wait within an upload if the server asks for it; the Hub renews its limits as often.
 _LONGEST_WAIT = 300.0
-_DESCRIPTORS = Path("/proc/self/fd")
 
 #: clients of the uploads that run
 _uploading: list[HubClient] = []
@@ -329,11 +328,11 @@ class _Addition(CommitOperationAdd):
         Else it follows a folder that is replaced by a symlink meanwhile. Where the system has no
         paths for opened files, as Windows and macOS, it still does.
         """
-        if not isinstance(self.source.content, Path) or not _DESCRIPTORS.exists():
+        if not isinstance(self.source.content, Path):
             yield
             return
         with self._opened(self.source.content, self.source) as file:
-            self.path_or_fileobj = str(_DESCRIPTORS / str(file.fileno()))
+            self.path_or_fileobj = path_of(file.fileno()) or str(self.source.content)
             try:
                 yield
             finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 import h5py
 
-from minari_pipe.core.files.links import PathLike, opener, status_below
+from minari_pipe.core.files.links import PathLike, opener, path_of, status_below
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser import nodes, probe
 from minari_pipe.storage.hdf5.parser.reader import FREE_BYTES, MOST_PACKED, File, walk
@@ -142,10 +142,10 @@ def prove(path: Path) -> None:
 def _prove(path: Path, opened: int, size: int) -> str | None:
     seconds = _SECONDS + size // _BYTES_PER_SECOND
     limits = (seconds, max(_MEMORY, _MEMORY_PER_BYTE * size), size)
+    # The file that is opened here: in that process, a path may lead to another one.
+    own_path = path_of(opened)
+    place = own_path or os.path.abspath(path)
     # -P: do not import a module beside the script, or in the current folder, by mistake
-    # The file that is opened here: there, a path may lead to another one.
-    has_paths = os.path.isdir("/proc/self/fd")
-    place = f"/proc/self/fd/{opened}" if has_paths else os.path.abspath(path)
     command = [sys.executable, "-P", probe.__file__, place, *map(str, limits)]
     try:
         result = subprocess.run(
@@ -155,7 +155,7 @@ def _prove(path: Path, opened: int, size: int) -> str | None:
             timeout=6 * seconds,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
-            pass_fds=(opened,) if has_paths else (),
+            pass_fds=(opened,) if own_path else (),
             check=False,
         )
     except subprocess.TimeoutExpired:
