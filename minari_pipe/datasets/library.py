@@ -20,6 +20,7 @@ from minari_pipe.core.files.changes import remove_folder
 from minari_pipe.core.files.links import DEEPEST, held_folder, replaced, walk
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.files.manifest import verify as verify_files
+from minari_pipe.core.messages import one_line
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.installation import (
     new_dataset as new_dataset,  # in a lower layer, for copies of datasets
@@ -119,6 +120,12 @@ def _not_found(dataset_id: str) -> DatasetNotFoundError:
     )
 
 
+def _warn_of(place: str, error: Exception) -> None:
+    """Name a folder of the root that is no dataset; names and errors may hold a stranger's text."""
+    text = one_line(f"Misconfigured dataset named {place}: {error}")
+    warnings.warn(text, stacklevel=3)
+
+
 def _entries(below: str) -> Iterator[tuple[str, bool]]:
     """Yield the paths of a folder's entries below the root, and whether they hold data."""
     root = get_dataset_path()
@@ -129,7 +136,7 @@ def _entries(below: str) -> Iterator[tuple[str, bool]]:
             raise ConfigError(
                 f"the datasets root {root} cannot be read ({error.strerror})"
             ) from error
-        warnings.warn(f"Misconfigured dataset named {below}: {error}", stacklevel=2)
+        _warn_of(below, error)
         return
     for entry in entries:
         if entry.name.startswith("."):
@@ -216,7 +223,7 @@ def list_local_datasets(
         try:
             metadata = _raw_metadata(dataset_id)
         except (OSError, ValueError, MinariPipeError) as error:
-            warnings.warn(f"Misconfigured dataset named {dataset_id}: {error}", stacklevel=2)
+            _warn_of(dataset_id, error)
             continue
         found[dataset_id] = metadata
     return selected(

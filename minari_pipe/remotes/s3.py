@@ -186,9 +186,11 @@ class S3Remote(ObjectStore):
             answer = self._call("list_parts", **where, UploadId=upload, PartNumberMarker=marker)
             for part in answer.get("Parts") or ():
                 parts[int(part["PartNumber"])] = (int(part["Size"]), part["ETag"])
-            if not answer.get("IsTruncated"):
+            following = int(answer.get("NextPartNumberMarker") or 0)
+            # A server that goes on without end is not followed.
+            if not answer.get("IsTruncated") or not marker < following <= _MAX_PARTS:
                 return upload, parts
-            marker = int(answer["NextPartNumberMarker"])
+            marker = following
 
     def _unfinished(self, prefix: str) -> list[dict[str, Any]]:
         """Return the unfinished uploads of keys with this prefix, the latest of each key last."""

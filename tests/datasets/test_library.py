@@ -276,6 +276,13 @@ def test_what_is_no_dataset_is_left_out_with_a_warning(root: Path) -> None:
     assert named == {"i/foo-v0", "bad name", "broken-v0", "moved-v0", "empty-v0"}
 
 
+def test_a_warning_about_a_folder_holds_nothing_that_a_terminal_would_obey(root: Path) -> None:
+    (root / "a\x1b]0;title\x07\n-v0" / "data").mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"^Misconfigured dataset named a\\x1b") as caught:
+        assert list(list_local_datasets()) == []
+    assert all(str(warning.message).isprintable() for warning in caught)
+
+
 def test_a_missing_dataset_is_named_with_the_nearest(root: Path) -> None:
     install("D4RL/door/human-v2")
     message = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 import threading
 import time
@@ -229,6 +230,15 @@ def test_a_list_of_the_hub_that_goes_on_elsewhere_is_not_followed(hub) -> None:
     assert "continues at another address" in text and "127.0.0.1:9" in text
 
 
+def test_warnings_of_the_hub_hold_nothing_that_a_terminal_would_obey(
+    hub, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)
+    hub.headers_too, hub.body = {"X-HF-Warning": "a;\x1b]0;title\x07 old"}, b"[]"
+    assert list_remote_datasets("hf://org") == {}
+    assert "old" in caplog.text and caplog.messages[0].isprintable()
+
+
 def test_a_list_of_the_hub_ends(hub, monkeypatch) -> None:
     monkeypatch.setattr("minari_pipe.remotes.hub.client._MOST_PAGES", 5)
     hub.headers_too = {"Link": f'<{os.environ["HF_ENDPOINT"]}/api/datasets?page=2>; rel="next"'}
@@ -256,6 +266,32 @@ def test_a_page_of_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -
     monkeypatch.setattr(base, "MOST_BYTES", 1000)
     proxy.inject(Answer(200, body=PAGES[scheme] + b" " * 1000))
     assert "more than 1000 bytes" in refusal(lambda: list_remote_datasets(address))
+
+
+LAST = "<NextPartNumberMarker>{}</NextPartNumberMarker><IsTruncated>true</IsTruncated>"
+
+
+@pytest.mark.parametrize("scheme", ["s3"], indirect=True)
+@pytest.mark.parametrize(
+    "last", ["<IsTruncated>true</IsTruncated>", LAST.format(0), LAST.format(1)]
+)
+def test_a_list_of_parts_that_were_sent_ends(last, proxy, address) -> None:
+    upload = an_upload(size=PART + 1)
+    (name,) = (name for name, file in upload.files.items() if file.size > PART)
+    key = f"{address.partition('://bucket/')[2]}/{upload.dataset_id}/{name}"
+    began = (
+        "<Upload><UploadId>a</UploadId><Initiated>2026-01-01T00:00:00Z</Initiated>"
+        f"<Key>{key}</Key></Upload>"
+    )
+    space = "xmlns='http://s3.amazonaws.com/doc/2006-03-01/'"
+    uploads = f"<ListMultipartUploadsResult {space}>{began}</ListMultipartUploadsResult>"
+    parts = f"<ListPartsResult {space}>{last}</ListPartsResult>"
+    proxy.inject(Answer(200, body=uploads.encode()), method="GET", path="uploads")
+    proxy.inject(Answer(200, body=parts.encode()), method="GET", path="uploadId")
+    with pytest.raises(MinariPipeError, match="dropped the unfinished upload"):
+        publish(open_remote(address), upload)
+    asked = [request for request in proxy.requests if "uploadId=a" in request.path]
+    assert 1 <= sum(request.method == "GET" for request in asked) <= 2
 
 
 class Elsewhere(BaseHTTPRequestHandler):

@@ -7,6 +7,7 @@ Uploads are left to ``huggingface_hub``, which supports LFS and xet.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
@@ -30,10 +31,19 @@ except ImportError as error:
         f"hf:// remotes need huggingface_hub: pip install 'minari_pipe[hf]' ({error})"
     ) from error
 
-from minari_pipe.remotes.hub.faults import fault_of
+from minari_pipe.remotes.hub.faults import fault_of, without_secrets
 
 # Else uploads report values of the environment that the server of the Hub guesses.
 constants.HF_HUB_DISABLE_TELEMETRY = True
+
+
+def _make_safe(record: logging.LogRecord) -> bool:
+    record.msg, record.args = one_line(without_secrets(record.getMessage())), ()
+    return True
+
+
+# It logs signed URLs when it tries again, and whatever a server says in a header.
+logging.getLogger("huggingface_hub.utils._http").addFilter(_make_safe)
 
 #: Status of a commit while another is made, and of a commit whose parent is not the newest.
 STALE = (409, 412)

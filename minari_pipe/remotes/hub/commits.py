@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 import time
 import warnings
@@ -34,7 +33,7 @@ from minari_pipe.core.files.links import opener, path_of
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.remotes.base import PART, OnBytes, Remote, UploadSource, safe_cause
 from minari_pipe.remotes.hub.client import STALE, HfHubHTTPError, HubClient
-from minari_pipe.remotes.hub.faults import asked_wait, without_secrets
+from minari_pipe.remotes.hub.faults import asked_wait
 from minari_pipe.remotes.hub.index import RepoIndex
 from minari_pipe.remotes.thread_pool import at_once
 
@@ -247,8 +246,8 @@ def _configured(client: HubClient) -> Iterator[None]:
 
     The token is not sent to an address in a response, such as one for verifying a file.
 
-    By default huggingface_hub waits forever; it logs signed URLs when it retries; and its HTTP
-    library shows our user a deprecation warning about how it sends files.
+    By default huggingface_hub waits forever; and its HTTP library shows our user a deprecation
+    warning about how it sends files.
     """
     warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)
     if _on_request not in get_session().event_hooks["request"]:
@@ -262,7 +261,6 @@ def _configured(client: HubClient) -> Iterator[None]:
 
         # Not only the session of now: after a lost connection huggingface_hub makes another one.
         set_client_factory(hooked)
-    logging.getLogger("huggingface_hub.utils._http").addFilter(_redact)  # has no effect twice
     _uploading.append(client)
     try:
         yield
@@ -284,11 +282,6 @@ def _on_response(response: Any) -> None:
     if _uploading and response.is_error and asked_wait(response.headers) > _LONGEST_WAIT:
         response.read()
         hf_raise_for_status(response)
-
-
-def _redact(record: logging.LogRecord) -> bool:
-    record.msg, record.args = without_secrets(record.getMessage()), ()
-    return True
 
 
 class _Addition(CommitOperationAdd):
