@@ -25,8 +25,28 @@ import difflib
 from collections.abc import Iterable
 
 
+def printable(text: str) -> str:
+    r"""Escape the characters that a terminal would interpret or that no encoding has.
+
+    Metadata, file names and errors may hold text from a stranger.
+
+    Example:
+        >>> printable("\x1b[31mred")
+        '\\x1b[31mred'
+    """
+    return "".join(
+        letter
+        if letter.isprintable() or letter in "\n\t"
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
 class MinariPipeError(Exception):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose; see :func:`printable`."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class Stopped(BaseException):

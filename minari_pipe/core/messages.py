@@ -13,6 +13,8 @@ from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.errors import printable as printable
+
 #: colour codes of a terminal, and the prefix of Gymnasium's warnings
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PREFIX = "WARN: "
@@ -31,23 +33,6 @@ _USER = re.compile(
     rf"(?:(?:(?!/){_LETTER})*|(?:(?![/:\[]){_LETTER})*:(?!\d+/){_LETTER}*)@"
 )
 _QUERY = re.compile(rf"(\w\w:/(?:(?!\?){_LETTER})*\?){_LETTER}*[^\s'\"<>).,;:]")
-
-
-def printable(text: str) -> str:
-    r"""Escape the characters that a terminal would interpret or that no encoding has.
-
-    Metadata, file names and errors may hold text from a stranger.
-
-    Example:
-        >>> printable("\x1b[31mred")
-        '\\x1b[31mred'
-    """
-    return "".join(
-        letter
-        if letter.isprintable() or letter in "\n\t"
-        else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
 
 
 def one_line(value: Any) -> str:

@@ -335,6 +335,27 @@ def test_commands_are_reached_from_the_shell(tmp_path: Path) -> None:
     assert completion.stdout.split() == ["migrate"], completion
 
 
+def test_a_shell_is_suggested_no_name_in_which_it_would_run_a_command(tmp_path: Path) -> None:
+    """Bash replaces `$(...)` in what it is to suggest by what the command prints."""
+    (tmp_path / ".dvc").mkdir()
+    for name in ("mine", "`id`", "x$(touch${IFS}ran)"):
+        path = tmp_path / "conf" / "dataset" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('# @package _global_\nenv: {kwargs: {a-b: 1, "$(id)": 1}}\n')
+    for line, wanted in (("+dataset=", "mine"), ("+dataset=mine env.kwargs.", "env.kwargs.a-b=")):
+        asked = {"COMP_LINE": f"minari-pipe {line}", "PYTHONPATH": str(CHECKOUT)}
+        found = subprocess.run(
+            [sys.executable, "-m", "minari_pipe", "-sc", "query=bash"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env={**os.environ, **asked},
+        )
+        assert wanted in found.stdout
+        assert not set(found.stdout) & set("$`()'\"\\{}*?~")
+
+
 def test_an_interrupt_before_a_command_has_begun_is_no_traceback(monkeypatch) -> None:
     def interrupted(**_) -> None:
         raise KeyboardInterrupt

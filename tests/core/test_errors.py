@@ -35,6 +35,14 @@ def test_is_caught_by_its_builtins_and_says_its_message(name: str) -> None:
     assert str(error) == "what is wrong"
 
 
+@pytest.mark.parametrize("name", BUILTINS)
+def test_no_text_in_an_error_is_obeyed_by_a_terminal(name: str) -> None:
+    """A traceback shows it as it is, and names of files come from strangers."""
+    assert str(getattr(errors, name)("data/\x1b]0;x\x07 is\nmissing")) == (
+        r"data/\x1b]0;x\x07 is" "\nmissing"
+    )
+
+
 def test_the_table_above_has_every_error() -> None:
     defined = {
         name

@@ -16,7 +16,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -130,10 +129,10 @@ def made_with(stage: str) -> dict[str, str]:
 
         found["HDF5"] = h5py.version.hdf5_version
     if "torch" in found:
-        import torch
+        from minari_pipe.pipeline.execution.versions import processor_kind
 
         found["torch"] = found["torch"].partition("+")[0]
-        found["processor"] = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+        found["processor"] = processor_kind()
     return found
 
 

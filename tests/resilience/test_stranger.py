@@ -308,6 +308,27 @@ def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
     assert push("tiny", workspace.root).n_files > 0
 
 
+def test_of_a_shared_cache_nothing_is_pushed_where_a_file_says_of_one_output(workspace, tmp_path):
+    """DVC lets each output name a remote of its own."""
+    store, shared, mine = (tmp_path / name for name in ("store", "shared", "mine"))
+    (workspace.root / ".dvc" / "cache").rename(shared)
+    told = depend_on_model(workspace)
+    md5 = hashlib.md5(b"<mujoco/>").hexdigest()
+    (shared / "files" / "md5" / md5[:2]).mkdir(parents=True, exist_ok=True)
+    (shared / "files" / "md5" / md5[:2] / md5[2:]).write_text("<mujoco/>")
+    out = {"md5": md5, "size": 9, "hash": "md5", "path": "model.xml", "remote": "far"}
+    told.write_text(yaml.safe_dump({"outs": [out]}))
+    track(workspace, told)
+    own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"]) / "config"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    default = f"[core]\n    remote = mine\n['remote \"mine\"']\n    url = {mine}\n"
+    own.write_text(f"[cache]\n    dir = {shared}\n{default}")
+    (workspace.root / ".dvc" / "config").write_text(f"['remote \"far\"']\n    url = {store}\n")
+    with pytest.raises(TrustError, match=f"sets {store} as the remote to push to"):
+        push("tiny", workspace.root)
+    assert not store.exists() and not mine.exists()
+
+
 def test_a_dvc_remote_of_the_workspace_is_not_at_the_address_of_the_user_s(workspace):
     settings = workspace.root / ".dvc" / "config"
     own = "[core]\n    no_scm = true\n['remote \"near\"']\n    url = http://x/y\n"

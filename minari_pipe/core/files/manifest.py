@@ -61,6 +61,7 @@ from minari_pipe.errors import (
     DatasetNotFoundError,
     InvalidMetadataError,
     UnsupportedVersionError,
+    printable,
 )
 
 #: format of the manifests that are written
@@ -313,8 +314,8 @@ def verify(dataset: Path, data: PathLike | None = None) -> None:
     if not faults:
         for name, fault in card_faults(dataset, content):
             warnings.warn(
-                f"{dataset}: {name[:300]} {fault}. The card describes the dataset but is not "
-                "part of it; the data match the manifest",
+                f"{dataset}: {printable(name[:300])} {fault}. The card describes the dataset but "
+                "is not part of it; the data match the manifest",
                 stacklevel=3,
             )
         if is_order_blind(content):

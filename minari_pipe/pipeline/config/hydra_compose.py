@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -141,8 +142,18 @@ def run(
     ours = [] if flags.shell_completion else _ours(flags.overrides)
     # Hydra's parser accepts overrides only in one group, not before and after a flag.
     sys.argv[1:] = [*ours, *flags.overrides, *flags.others]
-    with translated():
+    is_query = flags.shell_completion and "query=" in " ".join(argv)
+    with translated(), _for_shells() if is_query else nullcontext():
         hydra.main(version_base="1.3", config_path=str(primary), config_name="config")(hydra_job)()
+
+
+@contextmanager
+def _for_shells() -> Iterator[None]:
+    """Drop suggestions that bash would expand: whoever names a file could have a command run."""
+    with redirect_stdout(io.StringIO()) as suggestions:
+        yield
+    words = suggestions.getvalue().split()
+    print("\n".join(word for word in words if re.fullmatch(r"[\w./=+:,@-]+", word)))
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:

@@ -17,6 +17,7 @@ from minari_pipe.pipeline.run.dvc_settings import check_dvc, check_receiver, qui
 from minari_pipe.pipeline.workspace_links import inside
 
 if TYPE_CHECKING:
+    from dvc.output import Output
     from dvc.repo import Repo
 
 
@@ -63,7 +64,9 @@ def push(name: str, root: Path) -> Pushed:
                     "them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
-            check_receiver(repo, remote)
+            elsewhere = {out.remote for file in targets for out in _outs(repo, file)}
+            for receiver in {remote, *elsewhere} & {*repo.config["remote"]}:
+                check_receiver(repo, receiver)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
     except MinariPipeError:
@@ -114,8 +117,7 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
     DVC pushes what its cache holds under a hash, and all workspaces of a user may share the cache.
     """
     for target in targets:
-        outs = [out for stage in repo.stage.collect(target) for out in stage.outs]
-        for out in outs:
+        for out in _outs(repo, target):
             path = Path(str(out.fs_path))
             if not path.is_relative_to(root) or os.pardir in path.parts:
                 raise ConfigError(f"{target} names {out}, which is outside the workspace")
@@ -125,6 +127,10 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
                     f"{target} does not match {out}; run dvc add {out} to keep the current file, "
                     f"or dvc checkout {out} to restore the recorded one, and commit"
                 )
+
+
+def _outs(repo: Repo, target: str) -> list[Output]:
+    return [out for stage in repo.stage.collect(target) for out in stage.outs]
 
 
 def _is_elsewhere(path: Path) -> bool:
