@@ -701,6 +701,16 @@ def test_a_cache_in_a_workspace_may_be_named_by_the_users_link_to_it(tmp_path):
         check_dvc(root)
 
 
+def test_a_workspace_and_the_minari_root_may_be_reached_by_links_of_the_user(workspace, tmp_path):
+    (tmp_path / "way").symlink_to(workspace.root)
+    (tmp_path / "root").symlink_to(workspace.minari_root)
+    reached = Workspace(tmp_path / "way", workspace.home)
+    own = {"MINARI_DATASETS_PATH": str(tmp_path / "root"), "PWD": str(reached.root)}
+    assert reached.pipe("+dataset=tiny", **own) == []
+    assert reached.pipe("+dataset=tiny", "dataset.description=other", **own)[-1] == "publish"
+    assert "tests/tiny-v0: ok" in reached.run("minari-pipe", "validate", "tests/tiny-v0", **own)
+
+
 def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
     root = make_workspace(tmp_path / "work")
     (root / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {elsewhere}\n")

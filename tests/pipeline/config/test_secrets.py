@@ -55,8 +55,10 @@ def test_a_file_is_refused_too_and_so_is_its_defaults_list(workspace):
 
 def test_places_of_the_users_own_are_recorded_as_they_are_written(workspace):
     places = ["publish.targets=['s3://x/${oc.env:TOKEN}']", "engine.address='${oc.env:TOKEN}'"]
+    places.append("engine.storage='s3://${oc.env:TOKEN}/x'")
     copied = "dataset.license='${engine.address}'"
     composed = recompose(["+dataset=tiny", *places, copied])
+    assert composed.config.engine.storage == "s3://${oc.env:TOKEN}/x"
     assert composed.config.publish.targets == ["s3://x/${oc.env:TOKEN}"]
     assert composed.config.engine.address == "${oc.env:TOKEN}"
     assert composed.config.dataset.license == "${oc.env:TOKEN}"

@@ -197,6 +197,29 @@ def test_a_changed_file_of_demonstrations_reruns_collect(replayed, tmp_path):
     assert run(workspace, "+dataset=replayed") == expected
 
 
+def test_recordings_that_their_replay_does_not_resemble_are_warnings_to_acknowledge(
+    replayed, tmp_path
+):
+    workspace = replayed.copy(tmp_path)
+    shifted = counting_episodes()
+    for episode in shifted:
+        episode["observations"] = episode["observations"] + 1.0
+        episode["rewards"] = episode["rewards"] + 1.0
+    write_dapg(workspace.root / "demos.pickle", shifted)
+    names = ["demonstration-observations", "demonstration-returns"]
+    for listed, arguments in (
+        ("findings", ()),
+        ("acknowledged", (f"validate.acknowledge=[{','.join(names)}]",)),
+    ):
+        assert run(workspace, "+dataset=replayed", *arguments)[-2:] == ["validate", "publish"]
+        found = workspace.json("pipelines/replayed/validation.json")
+        told = found["findings"] + found["acknowledged"]
+        assert [(f["level"], f["id"]) for f in told if f["id"] in names] == [
+            ("warning", name) for name in names
+        ]
+        assert all(f in found[listed] for f in told if f["id"] in names)
+
+
 def test_a_line_in_the_users_environment_reruns_whatever_makes_one(replayed, tmp_path):
     workspace = replayed.copy(tmp_path)
     with (workspace.root / "my_env.py").open("a") as file:
