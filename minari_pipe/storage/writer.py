@@ -219,12 +219,12 @@ class EpisodeWriter(ABC):
                 raise InvalidEpisodeError(
                     f"episode {index}: {key} is already set and cannot be changed by a continuation"
                 )
-        before = int(stored["total_steps"])
+        rewards = self._extend(index, columns)
+        before = len(rewards) - len(columns["rewards"])
         filled = dict(stored.get("infos_filled", {}))
         for key, ranges in buffer.metadata.get("infos_filled", {}).items():
             shifted = [[begin + before + 1, end + before + 1] for begin, end in ranges]
             filled[key] = [*filled.get(key, []), *shifted]
-        rewards = self._extend(index, columns)
         attributes = {
             **stored,
             **buffer.metadata,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 
@@ -132,6 +134,21 @@ def test_columns_that_do_not_fit_are_refused(storage: MinariStorage, fault: str)
         list(storage.get_buffers([1]))
     assert len(next(iter(storage.get_episodes([0])))["rewards"]) == STEPS
     assert next(iter(storage.get_unchecked_episodes([1])))["id"] == 1
+
+
+@pytest.mark.parametrize("fault", ["no number of steps", "steps as text", "all step columns cut"])
+def test_an_episode_with_another_number_of_steps_is_not_continued(
+    storage: MinariStorage, fault: str
+) -> None:
+    path = change(storage, FAULTS[fault][0])
+    before = path.read_bytes()
+    (whole,) = storage.get_buffers([0])
+    names = ("observations", "infos", "extras")
+    last = {name: map_leaves(lambda leaf: leaf[-STEPS:], getattr(whole, name)) for name in names}
+    with pytest.raises(CorruptDatasetError) as caught:
+        storage.update_episodes([replace(whole, id=1, seed=None, metadata={}, **last)])
+    assert str(caught.value).startswith(f"{path}: episode 1: {FAULTS[fault][1]}")
+    assert path.read_bytes() == before
 
 
 KEPT: dict[str, Callable[[h5py.Group], None]] = {

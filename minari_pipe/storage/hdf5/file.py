@@ -32,7 +32,7 @@ from minari_pipe.errors import (
     InvalidEpisodeError,
     MinariPipeError,
 )
-from minari_pipe.storage.agreement import check_agreement
+from minari_pipe.storage.agreement import check_agreement, check_total
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
@@ -44,6 +44,7 @@ from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 from minari_pipe.storage.hdf5.values import (
     DAMAGE,
+    check_leaf,
     datasets_below,
     extend_column,
     fit_a_small_header,
@@ -315,6 +316,9 @@ class EpisodeFile(EpisodeWriter):
                 f"episode {index}: extras has the keys {sorted(groups.keys() - GROUPS)}, the "
                 f"stored episode has {sorted(stored)}"
             )
+        with translated(self._path, f"episode {index}"):
+            steps = len(check_leaf(member(group, "rewards")))
+            check_total(group.attrs.get("total_steps"), steps)
         self._require_space(columns)
         with translated(self._path):
             for key, column in groups.items():
