@@ -597,12 +597,17 @@ def test_a_file_that_was_cut_gives_the_truth_or_an_error(root):
             pass
 
 
-def test_a_heap_of_strings_that_hdf5_would_read_for_ever_is_refused(root):
+@pytest.mark.parametrize("reserved", [0, 1])
+def test_a_heap_of_strings_that_hdf5_would_read_for_ever_is_refused(root, reserved):
     data = write_attributes(root, "endless-v0", [0])
     path = data / "main_data.hdf5"
     content = bytearray(path.read_bytes())
     heap = content.index(b"GCOL")
-    struct.pack_into("<HHIQ", content, heap + 16, 0, 0, 0, 0)  # free space of no size
+    free = heap + 16
+    while content[free]:  # the objects before the free space
+        free += 16 + (int.from_bytes(content[free + 8 : free + 16], "little") + 7) // 8 * 8
+    struct.pack_into("<Q", content, free + 8, 0)
+    content[heap + 5] = reserved  # HDF5 ignores it
     path.write_bytes(content)
     with pytest.raises(CorruptDatasetError, match="heap"):
         load_dataset("endless-v0")

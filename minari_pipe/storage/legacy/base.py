@@ -32,7 +32,6 @@ from minari_pipe.errors import (
 )
 from minari_pipe.storage.base import Change, MinariStorage
 from minari_pipe.storage.hdf5.parser.checked import check_structure
-from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
 from minari_pipe.storage.hdf5.values import DAMAGE
 
 Stamp = tuple[int, int, int]
@@ -184,7 +183,6 @@ def open_file(path: Path, below: PathLike | None = None) -> h5py.File:
 @lru_cache(maxsize=256)
 def _check(path: Path, stamp: Stamp) -> None:
     check_structure(path, values=True)
-    refuse_endless_heaps(path)
 
 
 def check_index(index: int, total_episodes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
 import time
 import zlib
 from dataclasses import replace
@@ -22,6 +23,7 @@ from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.hdf5.file import EpisodeFile
 from minari_pipe.storage.hdf5.parser import checked, nodes, reader
 from minari_pipe.storage.hdf5.parser.checked import check_structure, open_checked
+from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError, lookup3
 from minari_pipe.storage.hdf5.values import extend_column
 from minari_pipe.testing import assert_same, episode, examples
@@ -511,6 +513,46 @@ def test_members_that_are_named_in_two_ways_are_refused(tmp_path):
         messages = {**file._messages, reader.LINK: [b"\1\0\1x" + bytes(8)]}
         with pytest.raises(CorruptDatasetError, match="stores its members in two ways"):
             file._links("/", messages)
+
+
+# --- what libhdf5 would see in another way
+
+
+@pytest.mark.parametrize("reserved", [0, 1], ids=["", "with reserved bytes"])
+@pytest.mark.parametrize("size", [0, 16], ids=["endless", "that goes on after free space"])
+@pytest.mark.parametrize("kind", ["attribute", "values", "no bytes"])
+def test_a_heap_that_libhdf5_reads_in_another_way_is_refused(tmp_path, kind, size, reserved):
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        if kind == "values":
+            file.create_dataset("x", (1,), h5py.string_dtype())[0] = "text"
+        else:
+            file.attrs["x"] = "text" if kind == "attribute" else ""
+    content = bytearray(path.read_bytes())
+    heap = content.index(b"GCOL")
+    content[heap + 5] = reserved
+    place = heap + 16
+    while content[place]:
+        place += 16 + (content[place + 8] + 7) // 8 * 8
+    struct.pack_into("<Q", content, place + 8, size)
+    path.write_bytes(content)
+    with pytest.raises(CorruptDatasetError, match="heap"):
+        read_all(path)
+    if size and kind == "values":
+        return  # it ends, and no values are read to append
+    with pytest.raises(CorruptDatasetError, match="heap"):
+        check_structure(path)
+
+
+def test_the_search_for_endless_heaps_ends(tmp_path):
+    """Here each of many heaps holds all that follow."""
+    count = 2**16
+    heaps = (struct.pack("<8sQHHIQ", b"GCOL\1", 32 * n, 1, 0, 0, 16) for n in range(count, 0, -1))
+    (tmp_path / "x").write_bytes(b"".join(heaps))
+    start = time.process_time()
+    with pytest.raises(CorruptDatasetError, match="a damaged string heap"):
+        refuse_endless_heaps(tmp_path / "x")
+    assert time.process_time() - start < TIME
 
 
 def test_what_only_h5py_reads_is_reached_by_no_link(tmp_path):

@@ -20,6 +20,7 @@ import h5py
 from minari_pipe.core.files.links import PathLike, opener, path_of, status_below
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser import nodes, probe
+from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
 from minari_pipe.storage.hdf5.parser.reader import FREE_BYTES, MOST_PACKED, File, walk
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 
@@ -83,6 +84,8 @@ def check_structure(path: str | Path, *, values: bool = False) -> None:
         prove(path)
     if values:
         _refuse_unsafe(path)
+    else:
+        refuse_endless_heaps(path)  # of values that libhdf5 reads to continue an episode
     if _version(path) == version:
         _checked.add(version)
         if values:

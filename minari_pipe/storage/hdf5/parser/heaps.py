@@ -13,44 +13,50 @@ from pathlib import Path
 
 from minari_pipe.errors import CorruptDatasetError
 
-_SIGNATURE = b"GCOL\x01\x00\x00\x00"
+#: signature and version; HDF5 ignores the three bytes after them
+_SIGNATURE = b"GCOL\x01"
 _OBJECT = struct.Struct("<HHIQ")
-#: part of a file that is searched; the attributes of a file are near its beginning
-_SEARCHED_BYTES = 2**26
+#: a search can be interrupted after this many bytes
+_PIECE = 2**26
 
 
 def refuse_endless_heaps(path: Path) -> None:
     """Raise an error if HDF5 would read the strings of a file forever.
 
     Raises:
-        CorruptDatasetError: it would.
+        CorruptDatasetError: it would, or heaps overlap so much that searching them takes long.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        if not size:
-            return
-        with mmap.mmap(file.fileno(), min(size, _SEARCHED_BYTES), access=mmap.ACCESS_READ) as data:
-            place = data.find(_SIGNATURE)
+    size = path.stat().st_size
+    if not size:
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        left = size // _OBJECT.size  # an intact file has no more objects
+        for begin in range(0, size, _PIECE):
+            end = begin + _PIECE + len(_SIGNATURE) - 1
+            place = data.find(_SIGNATURE, begin, end)
             while place >= 0:
-                if _is_endless(data, place, size):
-                    raise CorruptDatasetError(f"{path} has a damaged string heap at byte {place}")
-                place = data.find(_SIGNATURE, place + 1)
+                left = _walk(data, place, left)
+                if left < 0:
+                    raise CorruptDatasetError(f"a damaged string heap at byte {place}")
+                place = data.find(_SIGNATURE, place + 1, end)
 
 
-def _is_endless(data: mmap.mmap, place: int, file_size: int) -> bool:
+def _walk(data: mmap.mmap, place: int, left: int) -> int:
+    """Return how many of ``left`` objects remain after those of a heap; negative if too few."""
     if place + 16 > len(data):
-        return False
+        return left
     (length,) = struct.unpack_from("<Q", data, place + 8)
     end = place + length
-    if end > file_size:
-        return False  # HDF5 reports this itself
+    if end > len(data):
+        return left  # HDF5 reports this itself
     position = place + 16
-    while position + _OBJECT.size <= min(end, len(data)):
+    while position + _OBJECT.size <= end and left >= 0:
         index, _, _, size = _OBJECT.unpack_from(data, position)
         # object 0 is the free space; its size includes its own header and is not padded
         step = size if index == 0 else (_OBJECT.size + (size + 7) // 8 * 8) % 2**64
         if step == 0 or step >= 2**63:
-            return True
+            return -1
         position += step
-    return False
+        left -= 1
+    return left

@@ -514,7 +514,8 @@ class File(Group, nodes.File):
             budget -= size
             if budget < 0:
                 raise CorruptDatasetError("it declares far more values than the file can hold")
-            parts.append(self._heap.get(address, index, size, (name, row)) if size else b"")
+            # libhdf5 reads the heap for no bytes, too
+            parts.append(self._heap.get(address, index, size, (name, row)) if address else b"")
         if kind.encoding is None:
             values = np.empty(len(parts), kind.dtype)
             for at, part in enumerate(parts):

@@ -283,9 +283,10 @@ class GlobalHeap:
         at = 16
         while at + 16 <= size:
             index, _, _, length = _HEAP_OBJECT.unpack_from(block, at)
-            if not index:  # the rest is free
+            if not index and length == size - at:  # the rest is free
                 break
-            if at + 16 + length > size or index in objects:
+            # libhdf5 would go on after free space, or forever where that has no bytes
+            if not index or at + 16 + length > size or index in objects:
                 raise CorruptDatasetError(f"the global heap at address {address} is damaged")
             objects[index] = (address + at + 16, length)
             at += 16 + (length + 7 & ~7)
