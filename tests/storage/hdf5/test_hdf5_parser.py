@@ -555,6 +555,59 @@ def test_the_search_for_endless_heaps_ends(tmp_path):
     assert time.process_time() - start < TIME
 
 
+# --- small files that ask for much memory
+
+
+@pytest.mark.parametrize("what", ["links", "attrs"])
+def test_objects_of_a_heap_are_not_read_under_many_names(tmp_path, monkeypatch, what):
+    path = tmp_path / "x.hdf5"
+    everything(path)
+    records = reader.tree_records
+    with reader.open_file(path) as file:
+        group = file["ordered" if what == "links" else "large"]
+        many = {"links": 10**6, "attrs": 10}[what]
+        monkeypatch.setattr(reader, "tree_records", lambda *of: records(*of) * many)
+        with pytest.raises(CorruptDatasetError, match="far more values than the file can hold"):
+            getattr(group, what)
+
+
+def test_names_of_members_that_overlap_are_refused(tmp_path):
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        for letter in "abcdefg":
+            file.create_group(letter)
+        file.create_group(1000 * "h")
+    content = bytearray(path.read_bytes())
+    table = content.index(b"SNOD") + 8
+    (long,) = struct.unpack_from("<Q", content, table + 40 * 7)
+    for index in range(7):  # from a shorter to a longer end of one name
+        struct.pack_into("<Q", content, table + 40 * index, long + 7 - index)
+    path.write_bytes(content)
+    with (
+        reader.open_file(path) as file,
+        pytest.raises(CorruptDatasetError, match="far more values than the file can hold"),
+    ):
+        list(file)
+
+
+def test_groups_that_share_a_large_heap_are_refused(tmp_path):
+    path = tmp_path / "x.hdf5"
+    headers = []
+    with h5py.File(path, "w", libver="earliest") as file:
+        for index in range(60):
+            headers.append(h5py.h5o.get_info(file.create_group(f"g{index}").id).addr)
+        large = file.create_group("large")
+        for letter in "abcdefg":
+            large.create_group(10_000 * letter)
+        big = h5py.h5o.get_info(large.id).addr
+    content = bytearray(path.read_bytes())
+    for header in headers:
+        content[header + 32 : header + 40] = content[big + 32 : big + 40]
+    path.write_bytes(content)
+    with pytest.raises(CorruptDatasetError, match="far more values than the file can hold"):
+        check_structure(path)
+
+
 def test_what_only_h5py_reads_is_reached_by_no_link(tmp_path):
     with h5py.File(tmp_path / "secret.hdf5", "w") as file:
         file["x"] = np.arange(3)

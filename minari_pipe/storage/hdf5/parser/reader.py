@@ -435,7 +435,7 @@ class File(Group, nodes.File):
         try:
             stored = messages.get(ATTRIBUTE, [])
             for info in messages.get(ATTRIBUTE_INFO, ()):
-                stored = stored + self._dense(info, 2, 8)
+                stored = stored + self._dense(name, info, 2, 8)
             for message in stored:
                 key, kind, space, data = parse_attribute(message)
                 if key in found:
@@ -464,10 +464,10 @@ class File(Group, nodes.File):
                 raise CorruptDatasetError("it stores its members in two ways")
             if SYMBOLS in messages:
                 tree, heap = _PAIR.unpack_from(messages[SYMBOLS][0])
-                return _without_paths(symbol_table(self.source, tree, heap))
+                return _without_paths(symbol_table(self.source, tree, heap, name))
             stored = messages.get(LINK, [])
             for info in messages[LINK_INFO]:
-                stored = stored + self._dense(info, 8, 5)
+                stored = stored + self._dense(name, info, 8, 5)
             links: Links = {}
             for message in stored:
                 key, kind, address = parse_link(message)
@@ -480,7 +480,7 @@ class File(Group, nodes.File):
         except DAMAGE as error:
             raise _damaged(name, error) from error
 
-    def _dense(self, info: bytes, order_size: int, kind: int) -> list[bytes]:
+    def _dense(self, name: str, info: bytes, order_size: int, kind: int) -> list[bytes]:
         """Return messages from a fractal heap: tree kind 5 holds links, kind 8 attributes."""
         version, flags = info[:2]
         if version:
@@ -490,11 +490,12 @@ class File(Group, nodes.File):
             return []
         heap = FractalHeap(self.source, heap_address)
         records = tree_records(self.source, tree, kind)
-        if kind == 5:
-            return [heap.get(record[4:]) for record in records]
-        if any(record[8] & 2 for record in records):
+        if kind == 8 and any(record[8] & 2 for record in records):
             raise NotUnderstoodError("shared attributes")
-        return [heap.get(record[:8]) for record in records]
+        part = slice(4, None) if kind == 5 else slice(8)
+        found = [heap.get(record[part]) for record in records]
+        self.source.spend(heap.bytes_read, (heap_address, name))
+        return found
 
     def _values(
         self, raw: npt.NDArray[Any], kind: Type, space: Space, name: str, *, text: bool

@@ -28,6 +28,11 @@ DAMAGE = (
 _ADDRESSES = struct.Struct("<QQQQ")
 _QUAD = struct.Struct("<Q")
 _MASK = 0xFFFFFFFF
+#: most bytes that are read from heaps, per byte of the file, which has each value once; this
+#: allows hard links that give some values several names
+_MOST_READ = 16
+#: what an error says about a heap that is read more often than an intact file allows
+TOO_MUCH = "it declares far more values than the file can hold"
 
 
 class NotUnderstoodError(Exception):
@@ -65,6 +70,8 @@ class FileBytes:
         if self._map is not None:
             self.data = self._map
             self.root = self._superblock()
+        self._left = _MOST_READ * self.size
+        self._readers: set[object] = set()
 
     @classmethod
     def whole(cls, mapped: mmap.mmap) -> FileBytes:
@@ -103,6 +110,23 @@ class FileBytes:
                 f"{self.size} bytes"
             )
         return self.data[address:end]
+
+    def spend(self, size: int, reader: object) -> None:
+        """Count bytes of a heap before they are read.
+
+        Args:
+            size: number of bytes.
+            reader: identifies the heap and the one place in the file that refers to it.
+
+        Raises:
+            CorruptDatasetError: many places refer to the same bytes.
+        """
+        if reader in self._readers:
+            return
+        self._readers.add(reader)
+        self._left -= size
+        if self._left < 0:
+            raise CorruptDatasetError(TOO_MUCH)
 
     def _superblock(self) -> int:
         start = 0

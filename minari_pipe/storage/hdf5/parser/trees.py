@@ -20,6 +20,7 @@ import numpy.typing as npt
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser.messages import as_name
 from minari_pipe.storage.hdf5.parser.source import (
+    TOO_MUCH,
     UNDEFINED,
     FileBytes,
     NotUnderstoodError,
@@ -41,9 +42,10 @@ _MAX_DEPTH = 24
 Links = dict[str, tuple[str, int]]
 
 
-def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
-    """Read the members of a version-1 group."""
-    names = _local_heap(source, heap)
+def symbol_table(source: FileBytes, tree: int, heap: int, reader: str) -> Links:
+    """Read the members of a version-1 group; ``reader`` is its name."""
+    names = _local_heap(source, heap, reader)
+    room = len(names)  # an intact heap has each name once
     found: list[tuple[bytes, str, int]] = []
     for address in _leaves(source, tree, kind=0):
         head = source.take(address, 8, "symbol table")
@@ -59,6 +61,9 @@ def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
                 raise CorruptDatasetError(
                     f"invalid name at {offset} in a heap of {len(names)} bytes"
                 )
+            room -= end - offset
+            if room < 0:
+                raise CorruptDatasetError(TOO_MUCH)
             if cache > 2:
                 raise CorruptDatasetError(f"a member of unknown kind {cache}")
             found.append((names[offset:end], "soft" if cache == 2 else "hard", header))
@@ -67,10 +72,11 @@ def symbol_table(source: FileBytes, tree: int, heap: int) -> Links:
     return {as_name(name): (kind, header) for name, kind, header in found}
 
 
-def _local_heap(source: FileBytes, address: int) -> bytes:
+def _local_heap(source: FileBytes, address: int, reader: str) -> bytes:
     signature, version, size, free, data = _HEAP.unpack(source.take(address, 32, "heap"))
     if signature != b"HEAP" or version:
         raise CorruptDatasetError(f"no heap at address {address}")
+    source.spend(size, (address, reader))
     names = source.take(data, size, "heap")
     gone = 0
     while free != 1 and free != UNDEFINED:  # free blocks form a chain; libhdf5 walks it too
@@ -227,9 +233,6 @@ def _grid(counts: tuple[int, ...], chunk: tuple[int, ...]) -> npt.NDArray[np.uin
 
 #: shorter values are not counted, since each reference to them takes up space in the file
 _LONG = 4096
-#: most bytes of long values that are read, per byte of the file, which has each value once; this
-#: allows hard links that give some values several names
-_MOST_READ = 16
 
 
 class GlobalHeap:
@@ -239,8 +242,6 @@ class GlobalHeap:
         self._source = source
         self._collections: dict[int, dict[int, tuple[int, int]]] = {}
         self._room = source.size
-        self._readers: set[tuple[int, int, object]] = set()
-        self._left = _MOST_READ * source.size
 
     def get(self, address: int, index: int, length: int, reader: object) -> bytes:
         """Return the first bytes of an object.
@@ -255,11 +256,8 @@ class GlobalHeap:
             CorruptDatasetError: there is no such object, or it is shorter; or many places refer to
                 the same objects.
         """
-        if length >= _LONG and (address, index, reader) not in self._readers:
-            self._readers.add((address, index, reader))
-            self._left -= length
-            if self._left < 0:
-                raise CorruptDatasetError("it declares far more values than the file can hold")
+        if length >= _LONG:
+            self._source.spend(length, (address, index, reader))
         objects = self._collections.get(address)
         if objects is None:
             objects = self._collections[address] = self._collection(address)
@@ -294,9 +292,14 @@ class GlobalHeap:
 
 
 class FractalHeap:
-    """A version-2 heap, which holds links or attributes."""
+    """A version-2 heap, which holds links or attributes.
+
+    Attributes:
+        bytes_read: bytes of blocks, which are checked, and of objects that were read so far.
+    """
 
     def __init__(self, source: FileBytes, address: int) -> None:
+        self.bytes_read = 0
         self._source = source
         self._address = address
         length = _FRACTAL.size
@@ -351,7 +354,7 @@ class FractalHeap:
             raise CorruptDatasetError(f"an object of unknown kind {kind} in a fractal heap")
         if self._id_size - 1 >= 16:
             place, length = struct.unpack_from("<QQ", identifier, 1)
-            return self._source.take(place, length, "an object of a heap")
+            return self._take(place, length, "an object of a heap")
         if self._long is None:
             records = tree_records(self._source, self._huge, 1)
             unpacked = (struct.unpack("<QQQ", record) for record in records)
@@ -359,7 +362,13 @@ class FractalHeap:
         key = int.from_bytes(identifier[1 : min(self._id_size, 9)], "little")
         if key not in self._long:
             raise CorruptDatasetError("an object is missing from a fractal heap")
-        return self._source.take(*self._long[key], "an object of a heap")
+        return self._take(*self._long[key], "an object of a heap")
+
+    def _take(self, address: int, size: int, what: str) -> bytes:
+        self.bytes_read += size
+        if self.bytes_read > 2 * self._source.size:  # an intact heap has each block and object once
+            raise CorruptDatasetError(TOO_MUCH)
+        return self._source.take(address, size, what)
 
     def _managed(self, offset: int, length: int) -> bytes:
         index = bisect_right(self._places, offset) - 1
@@ -369,10 +378,10 @@ class FractalHeap:
             raise CorruptDatasetError("an object of a fractal heap is outside its block")
         if address not in self._checked:
             self._check_block(address, place, size)
-        return self._source.take(address + inside, length, "an object of a heap")
+        return self._take(address + inside, length, "an object of a heap")
 
     def _check_block(self, address: int, place: int, size: int) -> None:
-        block = self._source.take(address, size, "heap block")
+        block = self._take(address, size, "heap block")
         end = 13 + self._offset_size
         owner = int.from_bytes(block[5:13], "little")
         if (
@@ -393,7 +402,7 @@ class FractalHeap:
         direct_rows = min(rows, (self._largest // start).bit_length() + 1)
         head = 13 + self._offset_size
         size = head + 8 * rows * width + 4
-        block = self._source.take(address, size, "heap block")
+        block = self._take(address, size, "heap block")
         check_sum(block, "a block of a fractal heap")
         if block[:5] != b"FHIB\0" or int.from_bytes(block[5:13], "little") != self._address:
             raise CorruptDatasetError(f"no indirect block of a heap at address {address}")
@@ -436,8 +445,10 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
         widths.append(_width_of(below))
     records: list[bytes] = []
     visited: set[int] = set()
+    room = source.size
 
     def visit(place: int, entries: int, level: int) -> None:
+        nonlocal room
         if place in visited or len(records) + entries > total:
             raise CorruptDatasetError(f"the tree at address {address} contains a cycle")
         visited.add(place)
@@ -447,6 +458,9 @@ def tree_records(source: FileBytes, address: int, kind: int) -> list[bytes]:
             raise CorruptDatasetError(
                 f"too many records in a tree node of {node_size} bytes: {entries}"
             )
+        room -= size
+        if room < 0:
+            raise CorruptDatasetError(TOO_MUCH)
         block = source.take(place, size, "tree")
         check_sum(block, "a tree node")
         if block[:6] != (b"BTIN\0" if level else b"BTLF\0") + bytes([kind]):
