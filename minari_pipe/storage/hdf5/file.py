@@ -39,7 +39,14 @@ from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
 from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import check_structure, is_trusted, open_checked, trust
+from minari_pipe.storage.hdf5.parser.checked import (
+    check_opened,
+    check_structure,
+    is_trusted,
+    open_checked,
+    refuse_unsafe,
+    trust,
+)
 from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 from minari_pipe.storage.hdf5.values import (
@@ -162,19 +169,28 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def append_to(
-        cls, path: Path, name: Path | None = None, *, replaces: bool = False
+        cls,
+        path: Path,
+        name: Path | None = None,
+        *,
+        replaces: bool = False,
+        trusted: bool = False,
     ) -> Iterator[EpisodeFile]:
         """Append in place to a file that no other process reads; error messages call it ``name``.
 
-        Either it ``replaces`` another file later, or it belongs to a new dataset. libhdf5, which
-        writes it, can crash on damaged files: check the structure before.
+        Either it ``replaces`` another file later, or it belongs to a new dataset. It is checked
+        unless it is ``trusted``.
+
+        Raises:
+            CorruptDatasetError: the file is damaged.
         """
         if not path.stat().st_size:
             direct = DirectFile(path, replaces=replaces)
             with cls._writing(direct, name or path) as episodes:
                 yield episodes
         else:
-            with open_to_write(path, "r+", name or path) as file:
+            trusted = trusted or is_trusted(path)
+            with _opened_by_h5py(path, name or path, trusted) as file:
                 with translated(name or path):
                     episodes = cls(file, name or path)
                 yield episodes
@@ -195,24 +211,23 @@ class EpisodeFile(EpisodeWriter):
         Args:
             source: the file to copy.
             path: location of the copy, which no other process reads yet.
-            name: by default ``path``.
+            name: by default ``source``.
             before: the index of the file, if known.
             pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
 
         Raises:
             CorruptDatasetError: the file is damaged.
         """
+        name = name or source
         trusted = is_trusted(source)
         root = copied_beginning(source, path)
         if root is None:
-            with translated(source):
-                check_structure(source)
             copy_file(source, path, below=source.parent)
-            with cls.append_to(path, name, replaces=True) as episodes:
+            with cls.append_to(path, name, replaces=True, trusted=trusted) as episodes:
                 yield episodes
             return
         direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
-        with cls._writing(direct, name or path, trusted) as episodes:
+        with cls._writing(direct, name, trusted) as episodes:
             yield episodes
         if episodes._trusted:
             trust(path)
@@ -237,12 +252,9 @@ class EpisodeFile(EpisodeWriter):
             direct, self._direct = self._direct, None
             try:
                 direct.finish()
-                if not self._trusted:
-                    with translated(self._path):
-                        check_structure(direct.path)
-                    self._trusted = True
-                opening = open_to_write(direct.path, "r+", self._path)
+                opening = _opened_by_h5py(direct.path, self._path, self._trusted)
                 self._open = self._closing.enter_context(opening)
+                self._trusted = True  # it was checked
             except BaseException:
                 self._direct = direct
                 raise
@@ -465,7 +477,23 @@ class EpisodeFile(EpisodeWriter):
         group = member(self._file, f"episode_{index}")
         if not is_group(group):
             raise CorruptDatasetError(f"episode_{index} is not a group")
+        if isinstance(group, h5py.Group):
+            refuse_unsafe(group)
         return group
+
+
+@contextmanager
+def _opened_by_h5py(path: Path, name: Path, trusted: bool) -> Iterator[h5py.File]:
+    """Let libhdf5 change a file, which it sees as this package does; messages call it ``name``.
+
+    libhdf5 can crash on damaged files: this checks one that is not ``trusted`` before.
+    """
+    with translated(name):
+        members = {} if trusted else check_structure(path)
+    with open_to_write(path, "r+", name) as file:
+        with translated(name):
+            check_opened(file, members)
+        yield file
 
 
 @contextmanager

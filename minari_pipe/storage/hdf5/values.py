@@ -19,7 +19,7 @@ from gymnasium import spaces
 from minari_pipe.core.spaces import is_image_space
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import adapt
+from minari_pipe.storage.hdf5.parser.checked import adapt, refuse_unsafe
 from minari_pipe.storage.hdf5.parser.probe import check_chunks
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
@@ -145,6 +145,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
         raise InvalidEpisodeError(
             f"{where} has rows, the stored episode has the keys {sorted(stored)}"
         )
+    refuse_unsafe(stored)
     dataset, leaf = stored, check_leaf(stored)
     if dataset.id.get_create_plist().get_nfilters():  # others were checked with the file structure
         try:

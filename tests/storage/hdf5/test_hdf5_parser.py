@@ -24,7 +24,7 @@ from minari_pipe.storage.hdf5.file import EpisodeFile
 from minari_pipe.storage.hdf5.parser import checked, nodes, reader
 from minari_pipe.storage.hdf5.parser.checked import check_structure, open_checked
 from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
-from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError, lookup3
+from minari_pipe.storage.hdf5.parser.source import FileBytes, NotUnderstoodError, lookup3
 from minari_pipe.storage.hdf5.values import extend_column
 from minari_pipe.testing import assert_same, episode, examples
 from minari_pipe.testing import spaces as any_space
@@ -516,6 +516,102 @@ def test_members_that_are_named_in_two_ways_are_refused(tmp_path):
 
 
 # --- what libhdf5 would see in another way
+
+
+def with_two_roots(path: Path) -> None:
+    """Write a file whose superblock repeats the members of another group as those of the root.
+
+    libhdf5 takes these to write, since the tree of the root has more children than it may have.
+    """
+    with h5py.File(path, "w", libver="earliest") as file:
+        for index in range(24):
+            file.create_group(f"episode_{index}").attrs["id"] = index
+        other = file.create_group("other")
+        other["episode_0"] = file["episode_7"]
+        header = h5py.h5o.get_info(other.id).addr
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, 18, 1)
+    struct.pack_into("<I", content, 72, 1)
+    content[80:96] = content[header + 24 : header + 40]
+    path.write_bytes(content)
+
+
+def trusting_superblock(source: FileBytes, checked: Any = FileBytes._superblock) -> int:
+    root: int = checked(source)
+    source.cached, source.most_members, source.most_children = None, 2**16, (2**16, 2**16)
+    return root
+
+
+def test_a_superblock_that_names_other_members_is_refused(tmp_path):
+    with_two_roots(tmp_path / "x.hdf5")
+    with h5py.File(tmp_path / "x.hdf5", "r+") as file:
+        assert list(file) == ["episode_0"]
+    with pytest.raises(CorruptDatasetError, match="superblock and header name different"):
+        reader.open_file(tmp_path / "x.hdf5")
+
+
+def test_libhdf5_appends_to_no_other_episodes_than_were_read(tmp_path, monkeypatch):
+    path = tmp_path / "x.hdf5"
+    with_two_roots(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(FileBytes, "_superblock", trusting_superblock)
+    assert "/episode_23" in read_all(path)
+    with (
+        pytest.raises(CorruptDatasetError, match="x.hdf5: .* libhdf5 finds other members"),
+        EpisodeFile.continuing(path, tmp_path / "y.hdf5"),
+    ):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_a_file_of_which_libhdf5_reads_a_part_is_continued(tmp_path):
+    """Shared types, other layouts and links are compared, too."""
+    path = tmp_path / "x.hdf5"
+    everything(path, libver="latest", userblock_size=512)
+    with h5py.File(path, "r+") as file:
+        file["type"] = np.dtype("f8")
+        file.create_group("episode_0").attrs.create("shared", 1.0, dtype=file["type"])
+    with EpisodeFile.continuing(path, tmp_path / "y.hdf5") as file:
+        assert file.episode_metadata(0) == {"shared": 1.0}
+
+
+def test_opaque_values_are_not_touched_when_an_episode_goes_on(tmp_path):
+    """h5py would take the bytes of the file for the address of a Python object."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        kind = h5py.h5t.create(h5py.h5t.OPAQUE, 8)
+        kind.set_tag(b"NUMPY:|O")
+        group = file.create_group("episode_0")
+        h5py.h5a.create(group.id, b"seed", kind, h5py.h5s.create(h5py.h5s.SCALAR))
+        h5py.h5d.create(group.id, b"rewards", kind, h5py.h5s.create_simple((3,)))
+    with (
+        EpisodeFile.append_to(path, trusted=True) as episodes,
+        pytest.raises(CorruptDatasetError, match="'seed' of /episode_0 has opaque values"),
+    ):
+        episodes.episode_metadata(0)
+    with (
+        h5py.File(path, "r+") as file,
+        pytest.raises(CorruptDatasetError, match="/episode_0/rewards has opaque values"),
+    ):
+        extend_column(file["episode_0"], "rewards", np.zeros(3), "rewards")
+
+
+@pytest.mark.parametrize(
+    ("at", "reason"),
+    [(16, "symbol table node has 4 members"), (18, "tree node has 5 children")],
+    ids=["members", "children"],
+)
+def test_a_node_with_more_entries_than_the_superblock_allows_is_refused(tmp_path, at, reason):
+    """libhdf5 refuses it and may take another node in its place."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        for index in range(24):
+            file.create_group(f"episode_{index:02}")
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, at, 1)
+    path.write_bytes(content)
+    with pytest.raises(CorruptDatasetError, match=f"{reason}, the file has at most 2 in one"):
+        check_structure(path)
 
 
 @pytest.mark.parametrize("reserved", [0, 1], ids=["", "with reserved bytes"])

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,16 @@ _BYTES_PER_SECOND = 10_000_000
 _MEMORY, _MEMORY_PER_BYTE = 2**28, 64
 
 _Version = tuple[int, int, int, int]
+#: links of every group by its path
+Members = dict[str, nodes.Links]
+#: kinds of links in this file; all others lead to another one
+_KINDS = {h5py.h5l.TYPE_HARD: "hard", h5py.h5l.TYPE_SOFT: "soft"}
+
 #: error of each file version that was probed, None if there is none
 _verdicts: dict[_Version, str | None] = {}
-#: file versions whose structure was checked and is valid
-_checked: set[_Version] = set()
-#: file versions whose values libhdf5 may read, too
+#: file versions that this process wrote
+_trusted: set[_Version] = set()
+#: file versions whose values libhdf5 may read
 _readable: set[_Version] = set()
 
 
@@ -61,68 +67,133 @@ def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
         return H5pyFile(path, below)
 
 
-def check_structure(path: str | Path, *, values: bool = False) -> None:
+def check_structure(path: str | Path, *, values: bool = False) -> Members:
     """Raise an error if the structure of a file is damaged, before libhdf5 opens it here.
 
     Args:
         path: the file.
         values: libhdf5 will read the values, too; compressed ones need a probe for their size.
 
+    Returns:
+        What :func:`check_opened` must find when libhdf5 opens the file to write; nothing if its
+        values were checked before.
+
     Raises:
         CorruptDatasetError: it is damaged.
     """
     path = Path(path)
     version = _version(path)
-    if version in (_readable if values else _checked):
-        return
+    if values and version in _readable:
+        return {}
+    members: Members = {}
     try:
         with File(path) as file:
-            to_prove = not walk(file, values=values) and values
+            to_prove = not walk(file, values=values, members=members) and values
     except NotUnderstoodError:
-        to_prove = True
+        prove(path)
+        with open_checked(path) as found:
+            members = _members(found)
+        to_prove = False
     if to_prove:
         prove(path)
     if values:
-        _refuse_unsafe(path)
+        with h5py.File(path, "r") as opened:
+            check_opened(opened, members)
+            _refuse_unsafe_below(opened)
+        if _version(path) == version:
+            _readable.add(version)
     else:
         refuse_endless_heaps(path)  # of values that libhdf5 reads to continue an episode
-    if _version(path) == version:
-        _checked.add(version)
-        if values:
-            _readable.add(version)
+    return members
 
 
-def _refuse_unsafe(path: Path) -> None:
+def _members(file: nodes.File) -> Members:
+    """Return the links of every group of a file, without those that cannot be read here."""
+    members: Members = {}
+    seen: set[int] = set()
+    pending: list[nodes.Group] = [file]
+    while pending:
+        group = pending.pop()
+        try:
+            members[group.name] = group.links
+        except NotUnderstoodError:
+            continue
+        for name, (kind, address) in group.links.items():
+            if kind != "hard" or address in seen:
+                continue
+            seen.add(address)
+            with suppress(CorruptDatasetError):  # such as a named type
+                node = group[name]
+                if isinstance(node, nodes.Group):
+                    pending.append(node)
+    return members
+
+
+def check_opened(file: h5py.File, members: Members) -> None:
+    """Raise an error unless libhdf5 finds the objects of a file that were checked.
+
+    A file can hold two root groups, of which libhdf5 takes one to read and another one to write.
+
+    Args:
+        file: the file as libhdf5 opened it.
+        members: see :func:`check_structure`.
+
+    Raises:
+        CorruptDatasetError: a group has other members, or they are at other addresses.
+    """
+    for name, expected in members.items():
+        found = H5pyGroup(file[name]).links
+        if _hard(found) != _hard(expected) or found.keys() != expected.keys():
+            raise CorruptDatasetError(f"{name}: libhdf5 finds other members than are in the file")
+
+
+def _hard(links: nodes.Links) -> nodes.Links:
+    return {name: link for name, link in links.items() if link[0] == "hard"}
+
+
+def refuse_unsafe(node: Any) -> None:
     """Raise an error for opaque values or those of another file, as libhdf5 itself finds them.
 
     It may see other values than this package does: a file can hold two headers of one object.
+
+    Args:
+        node: a group or dataset of h5py; its members are not looked at.
+
+    Raises:
+        CorruptDatasetError: the dataset, or an attribute, has such values.
     """
+    try:
+        probe.refuse_opaque(node)
+    except ValueError as error:
+        raise CorruptDatasetError(str(error)) from None
+    if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
+        raise CorruptDatasetError(f"{node.name} takes its values from another file")
+
+
+def _refuse_unsafe_below(file: h5py.File) -> None:
     seen: set[int] = set()
-    with h5py.File(path, "r") as file:
-        pending: list[Any] = [file]
-        while pending:
-            node = pending.pop()
-            if (address := h5py.h5o.get_info(node.id).addr) in seen:
-                continue
-            seen.add(address)
+    pending: list[Any] = [file]
+    while pending:
+        node = pending.pop()
+        if (address := h5py.h5o.get_info(node.id).addr) in seen:
+            continue
+        seen.add(address)
+        refuse_unsafe(node)
+        if isinstance(node, h5py.Group):
             try:
-                probe.refuse_opaque(node)
-                if isinstance(node, h5py.Group):
-                    pending += [node[name] for name in probe.own_members(node)]
+                pending += [node[name] for name in probe.own_members(node)]
             except ValueError as error:
                 raise CorruptDatasetError(str(error)) from None
-            if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
-                raise CorruptDatasetError(f"{node.name} takes its values from another file")
 
 
 def trust(path: Path) -> None:
-    """Record that the structure of a file is valid, since this process wrote it."""
-    _checked.add(_version(path))
+    """Record that libhdf5 may open a file to write, since this process wrote it."""
+    _trusted.add(_version(path))
 
 
 def is_trusted(path: Path) -> bool:
-    """Return whether the structure of this version of a file is known to be valid."""
-    return _version(path) in _checked
+    """Return whether this process wrote this version of a file."""
+    return _version(path) in _trusted
 
 
 def prove(path: Path) -> None:
@@ -210,6 +281,18 @@ class H5pyGroup(nodes.Group):
     def attrs(self) -> dict[str, Any]:
         """The attributes."""
         return dict(self._group.attrs)
+
+    @property
+    def links(self) -> nodes.Links:
+        """Kind of link and address of every member, by name."""
+        links: nodes.Links = {}
+
+        def add(name: bytes, info: Any) -> None:
+            kind = _KINDS.get(info.type, "external")
+            links[name.decode("utf-8", "surrogateescape")] = (kind, info.u)
+
+        self._group.id.links.iterate(add, info=True)
+        return links
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of all members."""

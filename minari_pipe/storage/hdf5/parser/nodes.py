@@ -8,6 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
+#: members of a group by name: kind of link (hard, soft, external), and address if hard
+Links = dict[str, tuple[str, int]]
+
 
 class Node(ABC):
     """A group or a dataset.
@@ -26,6 +29,11 @@ class Node(ABC):
 
 class Group(Node):
     """A group: a mapping of names to groups and datasets."""
+
+    @property
+    @abstractmethod
+    def links(self) -> Links:
+        """Kind of link and address of every member, by name."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[str]:

@@ -65,7 +65,6 @@ from minari_pipe.storage.hdf5.parser.source import DAMAGE, UNDEFINED, FileBytes,
 from minari_pipe.storage.hdf5.parser.trees import (
     FractalHeap,
     GlobalHeap,
-    Links,
     chunks,
     symbol_table,
     tree_records,
@@ -101,7 +100,7 @@ class Group(nodes.Group):
         self._members = {}
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> nodes.Links:
         """Kind of link and address of every member, by name."""
         return self._file._links(self.name, self._messages)
 
@@ -388,6 +387,10 @@ class File(Group, nodes.File):
                 messages = self._header("/", self.source.root)
             if SYMBOLS not in messages and LINK_INFO not in messages:
                 raise CorruptDatasetError("/: is not a group")
+            cached = self.source.cached
+            if cached is not None and messages.get(SYMBOLS, [cached]) != [cached]:
+                # libhdf5 would take it where the header's table is damaged
+                raise CorruptDatasetError("/: superblock and header name different members")
         except BaseException:
             self.close()
             raise
@@ -457,7 +460,7 @@ class File(Group, nodes.File):
             raise _damaged(f"attributes of {name}", error) from error
         return found
 
-    def _links(self, name: str, messages: Messages) -> Links:
+    def _links(self, name: str, messages: Messages) -> nodes.Links:
         self.source.check_still_whole()
         try:
             if SYMBOLS in messages and (messages.get(LINK_INFO) or LINK in messages):
@@ -468,7 +471,7 @@ class File(Group, nodes.File):
             stored = messages.get(LINK, [])
             for info in messages[LINK_INFO]:
                 stored = stored + self._dense(name, info, 8, 5)
-            links: Links = {}
+            links: nodes.Links = {}
             for message in stored:
                 key, kind, address = parse_link(message)
                 if key in links:
@@ -537,12 +540,15 @@ def open_file(path: str | Path) -> File:
     return File(Path(path))
 
 
-def walk(file: File, *, values: bool = False) -> bool:
+def walk(
+    file: File, *, values: bool = False, members: dict[str, nodes.Links] | None = None
+) -> bool:
     """Read the whole structure of a file, but not the values of its arrays.
 
     Args:
         file: an open file.
         values: also read variable-length values.
+        members: receives the links of every group, by its path.
 
     Returns:
         Whether all values are in the file as they are: not filtered, and not in another file.
@@ -557,6 +563,8 @@ def walk(file: File, *, values: bool = False) -> bool:
     while pending:
         group = pending.pop()
         group.attrs  # noqa: B018  reading them checks them
+        if members is not None:
+            members[group.name] = group.links
         for name, (kind, address) in group.links.items():
             if kind != "hard" or address in seen:
                 continue
@@ -582,7 +590,7 @@ def _damaged(name: str, error: BaseException) -> CorruptDatasetError:
     return CorruptDatasetError(f"{name}: damaged: {type(error).__name__}: {error}")
 
 
-def _without_paths(links: Links) -> Links:
+def _without_paths(links: nodes.Links) -> nodes.Links:
     """Return the links; raise an error if h5py would take a name for a path to another file."""
     for name in links:
         if "/" in name or name == ".":

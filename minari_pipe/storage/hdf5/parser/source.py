@@ -26,8 +26,12 @@ DAMAGE = (
 )
 
 _ADDRESSES = struct.Struct("<QQQQ")
-_QUAD = struct.Struct("<Q")
+#: symbol table entry of the root group: name, header, what is cached; then tree and heap if cached
+_ROOT_ENTRY = struct.Struct("<QQI4x16s")
 _MASK = 0xFFFFFFFF
+#: half of the most members of a symbol table node, and of the most children of a tree node of
+#: groups and of chunks, where the superblock does not say so
+_LEAF_K, _GROUP_K, _CHUNK_K = 4, 16, 32
 #: most bytes that are read from heaps, per byte of the file, which has each value once; this
 #: allows hard links that give some values several names
 _MOST_READ = 16
@@ -47,6 +51,9 @@ class FileBytes:
         path: path of the file.
         size: number of bytes according to the superblock; nothing after them is ever read.
         root: address of the root group's header.
+        cached: addresses of the root group's tree and heap as the superblock repeats them, or None.
+        most_members: most members of a symbol table node.
+        most_children: most children of a version-1 tree node, of groups and of chunks.
     """
 
     def __init__(self, path: Path, mapped: mmap.mmap | None = None) -> None:
@@ -59,6 +66,9 @@ class FileBytes:
         self.path = path
         self.data: Any = b""
         self.root = UNDEFINED
+        self.cached: bytes | None = None
+        self.most_members = 2 * _LEAF_K
+        self.most_children = (2 * _GROUP_K, 2 * _CHUNK_K)
         self._map = mapped
         self._length = self.size = len(mapped) if mapped is not None else 0
         if mapped is None:
@@ -151,10 +161,16 @@ class FileBytes:
                 raise NotUnderstoodError("an extension of the superblock")
         else:
             first = 28 if version == 1 else 24
-            block = self.take(0, first + 48, "superblock")
+            block = self.take(0, first + 72, "superblock")
             sizes = tuple(block[13:15])
             base, _, end, _ = _ADDRESSES.unpack_from(block, first)
-            root = _QUAD.unpack_from(block, first + 40)[0]
+            leaf, group = struct.unpack_from("<HH", block, 16)
+            chunk = struct.unpack_from("<H", block, 24)[0] if version else _CHUNK_K
+            self.most_members, self.most_children = 2 * leaf, (2 * group, 2 * chunk)
+            _, root, cache, tables = _ROOT_ENTRY.unpack_from(block, first + 32)
+            if cache > 1:
+                raise CorruptDatasetError(f"a root group of unknown kind {cache}, expected 0 or 1")
+            self.cached = tables if cache else None
         if sizes != (8, 8):
             raise NotUnderstoodError(f"addresses and lengths of {sizes} bytes")
         if base not in (start, 0) or not end:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser.messages import as_name
+from minari_pipe.storage.hdf5.parser.nodes import Links
 from minari_pipe.storage.hdf5.parser.source import (
     TOO_MUCH,
     UNDEFINED,
@@ -38,9 +39,6 @@ _TREE2 = struct.Struct("<4sBBIHHBBQHQI")
 #: deeper than any tree that fits on a disk
 _MAX_DEPTH = 24
 
-#: members of a group by name: kind of link (hard, soft) and address of the header
-Links = dict[str, tuple[str, int]]
-
 
 def symbol_table(source: FileBytes, tree: int, heap: int, reader: str) -> Links:
     """Read the members of a version-1 group; ``reader`` is its name."""
@@ -52,6 +50,11 @@ def symbol_table(source: FileBytes, tree: int, heap: int, reader: str) -> Links:
         signature, version, _, count = _SYMBOLS.unpack(head)
         if signature != b"SNOD" or version != 1:
             raise CorruptDatasetError(f"no symbol table at address {address}")
+        if count > source.most_members:
+            raise CorruptDatasetError(
+                f"a symbol table node has {count} members, the file has at most "
+                f"{source.most_members} in one"
+            )
         entries = source.take(address + 8, 40 * count, "symbol table")
         if 40 * (len(found) + count) > source.size:
             raise CorruptDatasetError("a group has more members than the file can hold")
@@ -122,6 +125,11 @@ def _leaf_nodes(
             raise CorruptDatasetError(f"no tree of kind {kind} at address {address}")
         if level > _MAX_DEPTH or (expected is not None and level != expected):
             raise CorruptDatasetError(f"a tree node of level {level}, expected {expected}")
+        if count > source.most_children[kind]:
+            raise CorruptDatasetError(
+                f"a tree node has {count} children, the file has at most "
+                f"{source.most_children[kind]} in one"
+            )
         budget -= count
         if budget < 0:
             raise CorruptDatasetError(
