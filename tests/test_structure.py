@@ -24,6 +24,7 @@ DEFERRED = {
     "dvc_data": "comes with dvc",
     "dvc_http": "comes with dvc",
     "yarl": "comes with aiohttp",
+    "dulwich": "comes with dvc",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
     "dvc_objects": "comes with DVC",
     "fsspec": "0.2 s, needed only by the remotes of object stores",

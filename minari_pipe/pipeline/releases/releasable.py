@@ -17,7 +17,8 @@ from minari_pipe.pipeline.repository import (
     uncommitted,
     unseen_changes,
 )
-from minari_pipe.pipeline.run.dvc_settings import check_dvc, refuse_hidden, repository
+from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
 

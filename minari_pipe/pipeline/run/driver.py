@@ -43,8 +43,9 @@ from minari_pipe.pipeline.execution.stage import (
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.published import released, released_manifest
 from minari_pipe.pipeline.run.dry_run import DryRun
+from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
 from minari_pipe.pipeline.run.dvc_repair import mend, remove_broken_run_caches, remove_wrong_entries
-from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, refuse_hidden, repository
+from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, repository
 from minari_pipe.pipeline.run.install import check_before, install, would_install
 from minari_pipe.pipeline.run.pull import Pull
 from minari_pipe.pipeline.run.targets import upload_to_targets, would_upload

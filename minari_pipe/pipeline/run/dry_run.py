@@ -19,7 +19,7 @@ from minari_pipe.pipeline.config.dvc_yaml import removed
 from minari_pipe.pipeline.config.families import nested_differences
 from minari_pipe.pipeline.config.import_graph import saving_nothing
 from minari_pipe.pipeline.generated_yaml import check_generated
-from minari_pipe.pipeline.run.dvc_settings import refuse_hidden
+from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
 
 if TYPE_CHECKING:
     from dvc.stage import PipelineStage

@@ -21,16 +21,15 @@ from urllib.parse import urlsplit
 from minari_pipe.core.files.atomic import is_file_name
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
-from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.repository import is_tracked
+from minari_pipe.pipeline.run.dvc_ignore import check_ignore_files
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
     check_folder,
     check_links,
-    check_place,
     follow_own_cache,
     part_hard_links,
 )
@@ -38,7 +37,6 @@ from minari_pipe.pipeline.workspace_links import (
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
-    from dvc.stage import Stage
 
 _LINKS = {"hardlink", "symlink"}
 #: Other keys, such as ``local``, make DVC use a remote as its cache.
@@ -111,46 +109,6 @@ def repository(
     return Narrow(str(root), _wait_for_lock=True, config=config)
 
 
-def refuse_hidden(stages: Iterable[Stage]) -> None:
-    """Refuse dependencies and outputs with files that DVC does not see: nor would it see edits.
-
-    DVC also ignores other repositories. It may ignore those of git, which hold no data.
-
-    Raises:
-        ConfigError: names a file that DVC ignores or cannot name, or an empty folder to read.
-    """
-    for stage in stages:
-        for item in (*stage.deps, *stage.outs):
-            if item.protocol == "local" and os.path.isdir(item.fs_path):
-                _refuse_hidden(item, is_read=item in stage.deps)
-
-
-def _refuse_hidden(item: Output, *, is_read: bool) -> None:
-    """Do as :func:`refuse_hidden` for one folder, which a stage reads or writes."""
-    try:
-        seen = set(item.dvcignore.find(item.fs, item.fs_path))
-    except (UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"a .dvcignore in {item.def_path} is no UTF-8 text") from error
-    for folder, folders, names in os.walk(item.fs_path):
-        shown = os.path.relpath(folder, item.repo.root_dir)
-        if is_read and not (folders or names):
-            raise ConfigError(
-                f"{shown} is an empty folder, which DVC does not see; remove it, or put a file "
-                f"into it"
-            )
-        folders[:] = [name for name in folders if name != ".git"]
-        for name in names:
-            file = f"{shown}/{name}"
-            if not is_encodable(file):
-                raise ConfigError(f"{file!r}: DVC reads no name that is not UTF-8; rename it")
-            if name != ".git" and os.path.join(folder, name) not in seen:
-                raise ConfigError(
-                    f"{file} is hidden from DVC by a .dvcignore file or by a folder .dvc or "
-                    f".hg, so changes to it would go unnoticed; remove what hides it, or move "
-                    f"it out of {item.def_path}"
-                )
-
-
 def check_dvc(root: Path) -> None:
     """Raise if the workspace's own settings make DVC write or link elsewhere.
 
@@ -174,7 +132,7 @@ def check_dvc(root: Path) -> None:
     _record_what_was_restored()
     _refuse_paths_out()
     _refuse_other_outputs()
-    _check_ignore_files()
+    check_ignore_files()
     try:
         config = Config(str(root / ".dvc"))
         for level in Config.REPO_LEVELS:
@@ -245,27 +203,6 @@ def _see_every_edit() -> None:
     state.State.save = save  # type: ignore[method-assign]
     state.State.save_many = save_many  # type: ignore[method-assign]
     state.State._get = get  # type: ignore[method-assign]
-
-
-@functools.cache
-def _check_ignore_files() -> None:
-    """Patch DVC so that no ``.dvcignore`` is a link or a pipe, or takes hours to match."""
-    from dvc.ignore import DvcIgnorePatterns
-
-    read = DvcIgnorePatterns.from_file
-
-    def from_file(path: str, *how: Any) -> Any:
-        check_place(Path(path), Path(path).parent)
-        found = read(path, *how)
-        for pattern in found.pattern_list:
-            if len(re.findall(r"\*+", pattern.patterns)) > 4:
-                raise ConfigError(
-                    f"{path}: the pattern {pattern.patterns!r} has more than four asterisks, each "
-                    f"of which multiplies the time to match it; name fewer parts"
-                )
-        return found
-
-    DvcIgnorePatterns.from_file = from_file
 
 
 @functools.cache

@@ -337,6 +337,20 @@ def ignoring(pattern: str) -> Callable[[Path], object]:
     return lambda tables: (tables / ".dvcignore").write_text(pattern)
 
 
+def make_git_repository(root: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    config = root / ".dvc" / "config"
+    config.write_text(config.read_text().replace("no_scm = true", ""))
+
+
+def ignoring_in_git(file: str) -> Callable[[Path], object]:
+    def plant(tables: Path) -> None:
+        make_git_repository(tables.parent)
+        (tables.parent / file).write_text("*a" * 25 + "b")
+
+    return plant
+
+
 def subrepository(tables: Path) -> None:
     (tables / "inner" / ".dvc").mkdir(parents=True)
     (tables / "inner" / "a.txt").touch()
@@ -372,6 +386,14 @@ HIDDEN = {
     "by own rules that take hours": (
         ignoring("*a" * 25 + "b"),
         "tables/.dvcignore: the pattern '*a*a*a*",
+    ),
+    "by git's rules that take hours": (
+        ignoring_in_git("pipelines/.gitignore"),
+        "work/pipelines/.gitignore: the pattern '*a*a*a*",
+    ),
+    "by git's rules for one clone that take hours": (
+        ignoring_in_git(".git/info/exclude"),
+        "work/.git/info/exclude: the pattern '*a*a*a*",
     ),
     "by rules behind a link": (
         lambda t: (t.parent / "models" / ".dvcignore").symlink_to(__file__),
@@ -411,6 +433,14 @@ def test_what_dvc_would_not_see_of_a_named_folder_is_refused(plant, told, worksp
         )
         assert told in said
         assert len(said.splitlines()) == 1, said
+
+
+def test_the_users_own_rules_of_git_may_have_any_asterisks(workspace, tmp_path):
+    make_git_repository(workspace.root)
+    (tmp_path / "settings" / "git").mkdir(parents=True)
+    (tmp_path / "settings" / "git" / "ignore").write_text("*a*b*c*d*e")
+    own = {"XDG_CONFIG_HOME": str(tmp_path / "settings")}
+    assert workspace.pipe("+dataset=mine", **TRUSTED, **own) == []
 
 
 def test_a_git_repository_may_be_named(workspace):
