@@ -1129,9 +1129,13 @@ def test_the_files_of_a_model_are_found_however_a_simulator_joins_folders_and_na
     model = tmp_path / "models" / "arm.xml"
     files = {
         "models/arm.xml": '<x><c meshdir="m"/><include file="d/in.xml"/><uri>s.stl</uri></x>',
-        "models/d/in.xml": '<x><include file="e/deep.xml"/><mesh file="part.stl"/></x>',
+        "models/d/in.xml": '<x><include file="e/deep.xml"/><mesh file="part.stl"/>'
+        '<include file="escaped&#49;.xml"/><include file="/home/ada/arm/flat.xml"/></x>',
         "models/models/d/e/deep.xml": '<x><hfield file="hills.png"/></x>',
+        "models/d/escaped1.xml": '<x><mesh file="R&amp;D.stl"/><mesh file="A&B.stl"/></x>',
+        "models/flat.xml": r'<x><mesh file="/gone/a.stl"/><mesh file="C:\gone\b.stl"/></x>',
         **dict.fromkeys(("models/m/models/d/part.stl", "models/d/hills.png", "s.stl"), "any"),
+        **dict.fromkeys(("models/m/R&D.stl", "A&B.stl", "models/a.stl", "models/d/b.stl"), "any"),
     }
     for name, text in (files | {"models/other.stl": "", "models/m/other.stl": ""}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

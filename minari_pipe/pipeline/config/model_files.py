@@ -6,6 +6,7 @@ is decided by :mod:`minari_pipe.core.simulator_models`.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Sequence
@@ -95,5 +96,7 @@ def _parsed(file: Path, root: Path, stamp: tuple[int, ...]) -> frozenset[str]:
         attribute, name = match[1], match[2] or match[3] or match[4] or b""
         is_path = attribute is None or re.search(b"(?i)file|dir", attribute)
         if is_path and 0 < len(name.strip()) < 4096:
-            found.add(os.fsdecode(name.strip()))
-    return frozenset(found)
+            given = os.fsdecode(name.strip())
+            found |= {given, html.unescape(given)}  # a simulator may leave a `&` as it is
+    # MuJoCo's setting `strippath` reduces each path, also one of Windows, to its last part.
+    return frozenset(found | {re.split(r"[/\\]", name)[-1] for name in found} - {""})
