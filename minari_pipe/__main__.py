@@ -11,6 +11,7 @@ if __name__ == "__main__":
 
     leave_folder()  # before anything else is imported
 
+from minari_pipe.core.messages import escaped_stdout
 from minari_pipe.errors import did_you_mean
 
 #: First words of a command line that is not a pipeline's run.
@@ -40,6 +41,11 @@ COMPLETION = "_MINARI_PIPE_COMPLETE"
 
 def main() -> None:
     """Run the command line; a user's mistake prints one line and exits with code 1."""
+    with escaped_stdout():
+        _main()
+
+
+def _main() -> None:
     words = [word for word in sys.argv[1:] if word != "--debug"]
     if COMPLETION in os.environ or (words and words[0] in COMMANDS):
         try:

@@ -22,7 +22,12 @@ A class also inherits a second builtin if real Minari raises that one for the sa
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+
+#: characters other than printable ASCII and those that lay out a text
+_SPECIAL = re.compile(r"[^ -~\n\t]")
 
 
 def printable(text: str) -> str:
@@ -34,12 +39,12 @@ def printable(text: str) -> str:
         >>> printable("\x1b[31mred")
         '\\x1b[31mred'
     """
-    return "".join(
-        letter
-        if letter.isprintable() or letter in "\n\t"
-        else letter.encode("unicode_escape").decode("ascii")
-        for letter in text
-    )
+    return _SPECIAL.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter = found[0]
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
 class MinariPipeError(Exception):

@@ -137,3 +137,20 @@ def narrows(test: ast.expr) -> bool:
         is_none = ast.unparse(test.comparators[0]) == "None"
         return isinstance(test.ops[0], ast.IsNot) and is_none and len(test.ops) == 1
     return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+
+
+def test_programs_escape_what_they_print() -> None:
+    """Text of a stranger may hold codes that a terminal obeys."""
+    programs = {name for name in MODULES if any(map(is_program, tree(name).body))}
+    assert {"minari_pipe.__main__", "minari_pipe.pipeline.run.sync"} <= programs
+    printing = {name for name in programs if "print" in called(name)} | {"minari_pipe.__main__"}
+    assert [name for name in sorted(printing) if "escaped_stdout" not in called(name)] == []
+
+
+def is_program(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+
+
+def called(name: str) -> set[str]:
+    calls = (node for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
+    return {ast.unparse(call.func) for call in calls}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import warnings
@@ -59,8 +58,6 @@ def _group(
     """
     if debug:
         os.environ[_DEBUG] = "1"
-    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack a letter of a name
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:

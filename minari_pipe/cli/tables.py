@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minari_pipe.checks.base import counted as counted
-from minari_pipe.core.messages import one_line, printable
+from minari_pipe.core.messages import one_line, printable, unescaped_stdout
 from minari_pipe.core.metadata import is_finite_number
 
 #: Lines for a file or a pipe are not cut to a terminal's width.
@@ -175,8 +174,9 @@ class _Console(Console):
 
 def _console() -> Console:
     # Made for each print, as stdout may be redirected or closed in between.
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    return _Console(file=sys.stdout, highlight=False, width=None if on_terminal else _WIDE)
+    stdout = unescaped_stdout()  # the cells are printable, the colours are ours
+    on_terminal = stdout is not None and stdout.isatty()
+    return _Console(file=stdout, highlight=False, width=None if on_terminal else _WIDE)
 
 
 def _plain(value: Any) -> Any:

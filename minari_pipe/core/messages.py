@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from errno import ENOENT
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from minari_pipe.errors import printable as printable
 
@@ -93,6 +94,46 @@ def print_line(level: str, text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"{level}: {one_line(without_credentials(text))}\n")
         sys.stderr.flush()
+
+
+class _EscapingStream:
+    """A text stream that writes what it is given as :func:`printable` text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unescaped = stream
+
+    def write(self, text: str) -> int:
+        return self.unescaped.write(printable(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.unescaped.writelines(map(printable, lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
+
+
+@contextmanager
+def escaped_stdout() -> Iterator[None]:
+    r"""Write all text to stdout as :func:`printable` text, also that of Hydra and other packages.
+
+    Letters that its encoding lacks are escaped, too. Text of this program that sets colours is
+    written to :func:`unescaped_stdout`.
+
+    Example:
+        >>> with escaped_stdout():
+        ...     print("\x1b[31mred")
+        \x1b[31mred
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    stream = sys.stdout and _EscapingStream(sys.stdout)  # None if there is no stdout
+    with redirect_stdout(cast(TextIO, stream)):
+        yield
+
+
+def unescaped_stdout() -> TextIO:
+    """Return stdout as it is without :func:`escaped_stdout`."""
+    return sys.stdout.unescaped if isinstance(sys.stdout, _EscapingStream) else sys.stdout
 
 
 @contextmanager

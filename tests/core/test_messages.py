@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 
 import pytest
 
-from minari_pipe.core.messages import each_warning_once, print_line, without_credentials
+from minari_pipe.core.messages import (
+    each_warning_once,
+    escaped_stdout,
+    print_line,
+    printable,
+    without_credentials,
+)
 
 SECRETS = {
     "file://ada:hunter2@host/x": "file://…@host/x",
@@ -48,6 +55,30 @@ def test_ordinary_text_is_not_hidden(text):
 def test_no_line_on_stderr_shows_credentials(capsys):
     print_line("warning", "https://ada:hunter2@host/x?token=hunter2 is slow")
     assert capsys.readouterr().err == "warning: https://…@host/x?… is slow\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tab\tand\nnewline, é, 漢 and \U0001f600", None),
+        ("\x1b[31m\r\x00\x7f", r"\x1b[31m\r\x00\x7f"),
+        ("\x9b1m\x85\xa0", r"\x9b1m\x85\xa0"),
+        ("\u202e\u2028\ud800\U000e0001", r"\u202e\u2028\ud800\U000e0001"),
+    ],
+)
+def test_what_a_terminal_would_interpret_is_escaped_on_stdout(text, shown, capsys):
+    with escaped_stdout():
+        print(text, end="")
+        sys.stdout.writelines([text])
+    assert printable(text) == (shown or text)
+    assert capsys.readouterr().out == (shown or text) * 2
+
+
+def test_a_closed_stdout_stays_closed(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with escaped_stdout():
+        print("to nowhere")
+    assert sys.stdout is None
 
 
 def test_warnings_that_differ_in_numbers_alone_do_not_fill_a_log() -> None:

@@ -69,6 +69,77 @@ def test_help_looks_into_no_folder_that_conf_is_a_link_to(workspace, elsewhere):
     assert f"{workspace.root / 'conf'} is a symlink to" in done.stdout
 
 
+TITLE = "\x1b]0;title\x07\x9b1m"
+"""Sets the title of a terminal's window, and prints bold from then on."""
+
+
+def names_of_files(workspace: Workspace) -> None:
+    for group in ("dataset", "family"):
+        (workspace.root / "conf" / group).mkdir(exist_ok=True)
+        (workspace.root / "conf" / group / f"{TITLE}.yaml").touch()
+
+
+def text_of_a_policy(workspace: Workspace) -> None:
+    (workspace.root / "conf" / "policy").mkdir(exist_ok=True)
+    (workspace.root / "conf" / "policy" / "mine.yaml").write_text(f"# {TITLE}\n")
+
+
+def versions(workspace: Workspace) -> None:
+    def edit(params: dict[str, Any]) -> None:
+        for packages in params["packages"].values():
+            packages["numpy"] = TITLE
+
+    edit_yaml(workspace, "params.yaml", edit)
+
+
+def keys_of_the_lock(workspace: Workspace) -> None:
+    def edit(lock: dict[str, Any]) -> None:
+        recorded = lock["stages"]["collect"]["params"]["pipelines/tiny/params.yaml"]
+        recorded["env"]["kwargs"] = {TITLE: "\x9b1m"}
+
+    edit_yaml(workspace, "dvc.lock", edit)
+
+
+def name_of_a_policy(workspace: Workspace) -> None:
+    (workspace.root / "conf" / "policy").mkdir(exist_ok=True)
+    (workspace.root / "conf" / "policy" / f"{TITLE}.yaml").write_text("defaults: [random]\n")
+    config = workspace.root / "conf" / "dataset" / "tiny.yaml"
+    named = json.dumps({"/policy": TITLE})
+    config.write_text(config.read_text().replace("{/policy: random}", named))
+
+
+def entry_of_the_catalog(workspace: Workspace) -> None:
+    file = workspace.root / "catalog" / "tests" / "tiny-v0.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"id": TITLE}))
+
+
+def edit_yaml(workspace: Workspace, name: str, edit: Callable[[Any], object]) -> None:
+    file = workspace.root / "pipelines" / "tiny" / name
+    content = yaml.safe_load(file.read_text())
+    edit(content)
+    file.write_text(yaml.safe_dump(content))
+
+
+@pytest.mark.parametrize(
+    ("plant", "command"),
+    [
+        (names_of_files, (*SCRIPT, "--help")),
+        (text_of_a_policy, (*SCRIPT, "--help", "policy=mine")),
+        (name_of_a_policy, (*MODULE, "+dataset=tiny", "--info", "defaults-tree")),
+        (versions, (*MODULE, "+dataset=tiny", "--dry-run")),
+        (versions, (sys.executable, "-m", "minari_pipe.pipeline.run.sync")),
+        (keys_of_the_lock, (*MODULE, "+dataset=tiny", "--dry-run")),
+        (entry_of_the_catalog, (sys.executable, "-m", "minari_pipe.pipeline.stages.catalog")),
+    ],
+)
+def test_no_text_of_a_workspace_commands_the_terminal(plant, command, workspace):
+    plant(workspace)
+    done = workspace.call(*command)
+    assert "\\x1b]0;title\\x07\\x9b1m" in done.stdout, done.stdout
+    assert [c for c in done.stdout if not c.isprintable() and c not in "\n\t"] == []
+    assert "Traceback" not in done.stdout
+
+
 def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere):
     before = hashes(elsewhere)
     shutil.rmtree(workspace.root / "conf")

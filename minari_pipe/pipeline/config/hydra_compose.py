@@ -29,6 +29,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, Node, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from minari_pipe.core.messages import printable
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
 from minari_pipe.pipeline.config import oc_env, schema
 from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, packaged_conf
@@ -124,7 +125,10 @@ def run(
             jobs = _jobs(flags.overrides, primary, sweeps=flags.multirun)
             if flags.cfg == "job" and not (flags.package or flags.multirun):
                 # Print what Hydra would, without its second composition: 0.1 s.
-                print(OmegaConf.to_yaml(jobs[0].body, resolve=flags.resolve), end="")
+                text = OmegaConf.to_yaml(jobs[0].body, resolve=flags.resolve)
+                if text != printable(text):  # which YAML escapes without changing a value
+                    text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
+                print(text, end="")
                 return
         if not flags.others and not any(OF_HYDRA.match(word) for word in flags.overrides):
             # No setting is for Hydra's own runner, which would compose twice more: 0.2 s.

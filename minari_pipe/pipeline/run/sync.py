@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from minari_pipe.core.messages import one_line, print_line
+from minari_pipe.core.messages import escaped_stdout, one_line, print_line
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config import conf_files, dvc_yaml
 from minari_pipe.pipeline.config.families import check_family, sync_family
@@ -46,7 +46,7 @@ def main() -> int:
     try:
         read.check_files()
     except MinariPipeError as exc:
-        print(f"error: {exc}", file=sys.stderr)
+        print_line("error", str(exc))
         failed = True
     if new:  # DVC read the graph before this stage ran
         print(f"the stages of {', '.join(new)} are new; run the command again", file=sys.stderr)
@@ -118,4 +118,5 @@ def _orphaned(name: str, root: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with escaped_stdout():
+        sys.exit(main())

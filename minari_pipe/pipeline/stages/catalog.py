@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from minari_pipe.core.messages import escaped_stdout
 from minari_pipe.pipeline.workspace import read_json
 
 
@@ -23,4 +24,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with escaped_stdout():
+        main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -57,6 +58,15 @@ def test_the_composed_config_is_shown_cheaply_and_nothing_runs(workspace):
     assert shown["dataset"]["id"] == "tests/tiny-v0"
     assert shown["pipeline"] == "tiny"
     assert files(workspace) == before
+
+
+def test_the_composed_config_is_shown_without_changing_a_value(workspace):
+    text = "no\u00a0break, \u202eright to left, \U0001f469\u200d\U0001f680: 1e3"
+    quoted = json.dumps(text, ensure_ascii=False)
+    workspace.write_config("odd", tiny("tests/odd-v0").replace("a tiny dataset for tests", quoted))
+    shown = workspace.run(sys.executable, "-m", "minari_pipe", "+dataset=odd", "--cfg", "job")
+    (workspace.root / "conf" / "dataset" / "odd.yaml").unlink()
+    assert yaml.safe_load(shown)["dataset"]["description"] == text
 
 
 def test_dataset_can_be_chosen_with_and_without_a_plus(workspace):
