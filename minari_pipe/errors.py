@@ -25,7 +25,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-
 #: characters other than printable ASCII and those that lay out a text
 _SPECIAL = re.compile(r"[^ -~\n\t]")
 

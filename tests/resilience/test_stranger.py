@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -1093,6 +1094,22 @@ def test_a_model_that_names_files_is_not_read_because_a_config_says_so(model, tm
         (root / "models" / "arm.xml").write_bytes((mark + text).encode(encoding))
         with pytest.raises(TrustError, match=told):
             check_files(config_of({"env": kwargs}), root, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "comment"), [(b"", b""), (b"<mujoco/>", b""), (b"", b"c" * 65_535)]
+)
+def test_a_model_in_an_archive_is_not_read_because_a_config_says_so(before, comment, tmp_path):
+    """MuJoCo opens them."""
+    root = make_workspace(tmp_path / "work")
+    (root / "arm.mjz").write_bytes(before)
+    with zipfile.ZipFile(root / "arm.mjz", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("arm.xml", '<mujoco><include file="/a"/></mujoco>')
+        archive.comment = comment
+    config = config_of({"env": {"kwargs": {"xml_file": "./arm.mjz"}}})
+    with pytest.raises(TrustError, match=r"arm\.mjz, a model that .*: it is a zip archive"):
+        check_files(config, root, [])
+    assert check_files(config, root, ["./arm.mjz"]) == [str(root / "arm.mjz")]
 
 
 def test_no_environment_is_made_of_a_model_that_names_files(tmp_path, monkeypatch):
