@@ -18,7 +18,7 @@ from benchmarks.cases import acting, all_cases, scale, tiny_cases
 from benchmarks.measure import Case, Goal, Result, Seconds, Side, Skipped, Unit, When, measure
 from benchmarks.pipeline import Collected
 from benchmarks.work import workplace
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, FULL
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +186,9 @@ SCALE: dict[str, dict[str, Any]] = {
 UNITS: dict[str, Unit] = {"start": "s", "the driver": "%", "blocks": "µs/step", "resume": "MB/s"}
 
 
+AT_SCALE = pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs the cases of engines")
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[Any]]:
     """What came of the cases, and the workers that were there when they had run."""
@@ -215,6 +218,7 @@ def at_scale(ran) -> dict[str, dict[str, Any]]:
     return {record["case"]: record for record in ran[0]}
 
 
+@AT_SCALE
 def test_collections_by_workers_are_compared_with_one_worker_and_the_environment(at_scale) -> None:
     two = at_scale["two workers beside one"]
     assert two["steps_of_sides"] == {"here": 20, "beside": 10}
@@ -228,6 +232,7 @@ def test_collections_by_workers_are_compared_with_one_worker_and_the_environment
     assert at_scale["start"]["here"] > 0
 
 
+@AT_SCALE
 def test_drivers_blocks_and_resumed_runs_have_their_figures(at_scale) -> None:
     for name in ("the driver of processes", "the driver in one process"):
         assert 0 < at_scale[name]["here"] < 100
@@ -246,6 +251,7 @@ def test_a_finished_block_that_is_made_again_ends_the_measurement(tmp_path) -> N
             sides["here"].run()
 
 
+@AT_SCALE
 def test_the_workers_of_an_engine_end_with_the_workplace(ran) -> None:
     gone, alive = psutil.wait_procs(ran[1], timeout=30)
     assert len(gone) == 2
