@@ -120,7 +120,7 @@ def test_what_fails_in_an_episode_is_named_retried_and_costs_nothing_else(kind, 
     kwargs = {"kind": kind, "episode": 17, "seed": 4}
     if in_process or FULL:  # what a failed block comes to does not depend on the engine
         with pytest.raises(MinariPipeError, match=f"block 3: {REASONS[kind]}") as raised:
-            run(tmp_path, kwargs, seed=4)
+            run(tmp_path, kwargs, engine, timeout=timeout, seed=4)
         assert str(raised.value).endswith("(failed 2 times)")
         assert "\n" not in str(raised.value)
     index, told = run(tmp_path / "skipping", kwargs, engine, timeout=timeout, skips=True, seed=4)
