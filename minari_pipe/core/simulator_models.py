@@ -22,8 +22,8 @@ _LARGEST = 1 << 28
 #: Longest path in characters; a file system takes longer relative paths than absolute ones.
 _LONGEST = 1024
 
-#: The record at the end of a zip archive, and its most bytes: it ends in a comment.
-_END_OF_ZIP, _LONGEST_END = b"PK\5\6", 22 + 0xFFFF
+#: The record that ends a zip archive.
+_END_OF_ZIP = b"PK\5\6"
 #: The end of an element, which no model lacks, but other text with a ``<`` does.
 _CLOSED = re.compile(rb"/>|<\s*/")
 #: The name of an attribute. Each pattern here takes time in proportion to the text alone.
@@ -108,7 +108,7 @@ def _faults_of(text: str, place: str, below: Path | None) -> Iterator[str]:
         )
     # As given, too, for whoever leaves a '~' as it is.
     for path in dict.fromkeys((place, os.path.join(below or "", text))):
-        is_there = "\0" not in path and os.path.exists(path) and not os.path.isdir(path)
+        is_there = os.path.exists(path) and not os.path.isdir(path)
         if is_there and (fault := _fault_in(path)):
             yield f"names {path}, a model that {fault}; a simulator reads what a model names"
 
@@ -130,7 +130,7 @@ def _read_fault(path: str, stamp: tuple[int, ...]) -> str | None:
 
 def _fault(content: bytes) -> str | None:
     """Return why a content is that of a model that may name other files, None if it is not."""
-    if _END_OF_ZIP in content[-_LONGEST_END:]:  # MuJoCo's .mjz
+    if _END_OF_ZIP in content:  # MuJoCo's .mjz, wherever it looks for that
         return "may name other files: it is a zip archive"
     content = content.replace(b"\0", b"")  # as of UTF-16, which some parsers read without a mark
     if b"<" not in content or not _CLOSED.search(content):

@@ -215,11 +215,16 @@ def check_path(fault: str, place: str, followed: str, *, inside: Path | None) ->
 def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
     """Yield every text among nested values, each with the key that holds it, and every key.
 
+    Raises:
+        TrustError: a text that no path can be. Programs may take what comes before a NUL for one.
+
     Example:
         >>> list(texts("env", {"id": "A-v0", "wrappers": ["B"]}))
         [('env', 'id'), ('env.id', 'A-v0'), ('env', 'wrappers'), ('env.wrappers[0]', 'B')]
     """
     if isinstance(values, str):
+        if not _may_be_path(values):
+            raise TrustError(f"{where} holds a character that no path can hold: {values[:80]!r}")
         yield where, values
     elif isinstance(values, Mapping):
         for key, value in values.items():
@@ -230,14 +235,20 @@ def texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
             yield from texts(f"{where}[{number}]", value)
 
 
+def _may_be_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def real_place(text: str, below: Path | None) -> str:
     """Return the path to which the system follows a text; ``..`` behind a symlink leads elsewhere.
 
     Without ``..`` it is the path as written.
     """
     place = os.path.join(below or os.getcwd(), os.path.expanduser(text))
-    leads_up = os.pardir in text.split("/") and "\0" not in text
-    return os.path.realpath(place) if leads_up else os.path.abspath(place)
+    return os.path.realpath(place) if os.pardir in text.split("/") else os.path.abspath(place)
 
 
 def _elsewhere(text: str, below: Path | None) -> str | None:
@@ -246,9 +257,12 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     leads_up = os.pardir in Path(path).parts
     # An environment may treat any text as a file of the current folder, and Gymnasium treats a text
     # that begins with a dot as one.
-    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(path))
+    # A reader that reduces `FILE/` or a long path finds what the system does not.
+    reduced = os.path.normpath(path)
+    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced))
     is_place = os.path.isabs(path) or is_here
-    if "\0" in text or not (leads_up or (is_place and os.path.lexists(path))):
+    is_there = os.path.lexists(path) or os.path.lexists(reduced)
+    if not (leads_up or (is_place and is_there)):
         return None
     if below is None:
         return os.path.abspath(path)

@@ -969,6 +969,9 @@ PATHS_OUT = (
     *("../mine/tiny/thesis.txt", "{elsewhere}/tiny/thesis.txt", "x://../../mine/tiny/thesis.txt"),
     *("link/../tiny/thesis.txt", "/proc/self/cwd/link/../tiny/thesis.txt"),
     "within/../../mine/tiny/thesis.txt",  # of which the link is left out where it is read
+    # which the system does not find, but who reduces paths does
+    *("{elsewhere}/tiny/thesis.txt/", "{elsewhere}/tiny/thesis.txt/."),
+    "/" + "./" * 2100 + "{elsewhere}/tiny/thesis.txt",
 )
 
 
@@ -992,6 +995,19 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     if "link" not in path:
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
         assert check_files(config, root, []) == []
+
+
+@pytest.mark.parametrize("end", ["\0x", "\ud800"])
+def test_a_text_that_no_path_can_be_is_refused_for_where_it_is_cut_off(end, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.xml").write_text('<mujoco><include file="/a"/></mujoco>')
+    for text in ("m.xml", str(tmp_path / "m.xml")):
+        with pytest.raises(TrustError, match=r"holds a character that no path can hold"):
+            make_environment("InvertedPendulum-v5", {"xml_file": text + end})
+        spec = gym.spec("InvertedPendulum-v5")
+        spec.kwargs = {"xml_file": text + end}
+        with pytest.raises(TrustError, match=r"holds a character that no path can hold"):
+            recover(spec.to_json())
 
 
 @pytest.mark.parametrize("way", ["/proc/self/cwd", "/proc/self/root{root}", "{link}"])
@@ -1088,7 +1104,9 @@ def test_a_model_that_names_files_is_not_read_because_a_config_says_so(model, tm
     for given in ({"env": kwargs}, {"env": wrappers}, {"ref_scores": {"eval_env": kwargs}}):
         with pytest.raises(TrustError, match=told):
             check_files(config_of(given), root, [])
-    with pytest.raises(TrustError, match=r"env\.kwargs\.xml is (a model that|'.*elsewhere)"):
+    with pytest.raises(
+        TrustError, match=r"env\.kwargs\.xml (is a model that|is '.*elsewhere|holds a char)"
+    ):
         check_files(config_of({"env": {"kwargs": {"xml": text}}}), root, [])
     for mark, encoding in (("\ufeff", "utf-16-le"), ("\n\n", "utf-16-be"), ("", "utf-32-le")):
         (root / "models" / "arm.xml").write_bytes((mark + text).encode(encoding))
@@ -1097,15 +1115,16 @@ def test_a_model_that_names_files_is_not_read_because_a_config_says_so(model, tm
 
 
 @pytest.mark.parametrize(
-    ("before", "comment"), [(b"", b""), (b"<mujoco/>", b""), (b"", b"c" * 65_535)]
+    ("before", "after"), [(b"", b""), (b"<mujoco/>", b""), (b"", b"c" * 69_500)]
 )
-def test_a_model_in_an_archive_is_not_read_because_a_config_says_so(before, comment, tmp_path):
+def test_a_model_in_an_archive_is_not_read_because_a_config_says_so(before, after, tmp_path):
     """MuJoCo opens them."""
     root = make_workspace(tmp_path / "work")
     (root / "arm.mjz").write_bytes(before)
     with zipfile.ZipFile(root / "arm.mjz", "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("arm.xml", '<mujoco><include file="/a"/></mujoco>')
-        archive.comment = comment
+    with (root / "arm.mjz").open("ab") as file:
+        file.write(after)
     config = config_of({"env": {"kwargs": {"xml_file": "./arm.mjz"}}})
     with pytest.raises(TrustError, match=r"arm\.mjz, a model that .*: it is a zip archive"):
         check_files(config, root, [])
