@@ -12,6 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from minari_pipe.core.messages import one_line
+
 #: longest text that can be a requirement; this also limits its numbers and nested brackets
 _MAX_LENGTH = 1000
 
@@ -43,7 +45,7 @@ def warn_unless_met(text: str) -> None:
     try:
         requirement = parse(text)
     except InvalidRequirement:
-        warnings.warn(f"Ignoring malformed requirement `{text}`", stacklevel=3)
+        warnings.warn(f"Ignoring malformed requirement `{one_line(text)}`", stacklevel=3)
         return
     try:
         installed = Version(importlib.metadata.version(requirement.name))

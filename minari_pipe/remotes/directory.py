@@ -276,4 +276,4 @@ def _sync(folder: Path) -> None:
 
 def _skip(error: OSError) -> None:
     if error.errno != errno.ENOENT:  # removed meanwhile
-        warnings.warn(f"Skipping {error.filename}: {error.strerror}", stacklevel=6)
+        warnings.warn(f"Skipping {one_line(error.filename)}: {error.strerror}", stacklevel=6)

@@ -26,6 +26,7 @@ from minari_pipe.remotes.base import (
     check_arrived,
     check_length,
     left_over,
+    one_line,
     other_content,
     remote_sha256,
 )
@@ -242,6 +243,12 @@ class ObjectStore(Remote):
                 # The bucket is missing, as an empty listing is not an error; or it is an HTTP 412.
                 raise self.fault_of(error).error from error
             found |= page
+            for key, size in page.items():
+                if not 0 <= size < 1 << 63:
+                    raise RemoteError(
+                        f"{self.address}: the server lists {one_line(key)} with "
+                        f"{str(size)[:20]} bytes, which is no size of a file"
+                    )
             if token is None:
                 return {
                     key.removeprefix(self.folder): size

@@ -250,6 +250,7 @@ def test_a_damaged_spec_does_not_hide_the_data(path: Path) -> None:
     ("requirement", "message"),
     [
         ("not a requirement", "Ignoring malformed requirement `not a requirement`"),
+        ("x\x1b]0;y\x07", r"Ignoring malformed requirement `x\\x1b\]0;y\\x07`"),
         ("no-such-package>=1", "Package no-such-package is not installed. Install it with"),
         ("numpy<1", "Installed numpy version .* does not meet the requirement <1"),
     ],

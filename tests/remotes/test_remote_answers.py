@@ -262,6 +262,19 @@ def test_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
     assert "the list of its files does not end" in refusal(lambda: list_remote_datasets(address))
 
 
+@pytest.mark.parametrize("size", ["-1", "9" * 400])
+def test_a_size_that_no_file_has_is_one_line(size, scheme, proxy, address) -> None:
+    key = address.partition("://bucket/")[2] + "/x-v0/data/metadata.json"
+    entry = {
+        "s3": f"<Contents><Key>{key}</Key><Size>{size}</Size></Contents><IsTruncated>true<",
+        "gs": f'"kind": "storage#objects", "items": [{{"name": "{key}", "size": "{size}"}}]',
+    }
+    start = {"s3": "<IsTruncated>true<", "gs": '"kind": "storage#objects"'}[scheme]
+    page = PAGES[scheme].decode().replace(start, entry[scheme])
+    proxy.inject(Answer(200, body=page.encode()))
+    assert "no size of a file" in refusal(lambda: list_remote_datasets(address))
+
+
 def test_a_page_of_a_list_of_a_store_ends(scheme, proxy, address, monkeypatch) -> None:
     monkeypatch.setattr(base, "MOST_BYTES", 1000)
     proxy.inject(Answer(200, body=PAGES[scheme] + b" " * 1000))

@@ -380,15 +380,18 @@ def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
     assert push("tiny", workspace.root).n_files > 0
 
 
-def test_of_a_shared_cache_nothing_is_pushed_where_a_file_says_of_one_output(workspace, tmp_path):
-    """DVC lets each output name a remote of its own."""
+@pytest.mark.parametrize("name", ["far", "Far"])
+def test_of_a_shared_cache_nothing_is_pushed_where_a_file_says_of_one_output(
+    name, workspace, tmp_path
+):
+    """DVC lets each output name a remote of its own, in letters of any case."""
     store, shared, mine = (tmp_path / name for name in ("store", "shared", "mine"))
     (workspace.root / ".dvc" / "cache").rename(shared)
     told = depend_on_model(workspace)
     md5 = hashlib.md5(b"<mujoco/>").hexdigest()
     (shared / "files" / "md5" / md5[:2]).mkdir(parents=True, exist_ok=True)
     (shared / "files" / "md5" / md5[:2] / md5[2:]).write_text("<mujoco/>")
-    out = {"md5": md5, "size": 9, "hash": "md5", "path": "model.xml", "remote": "far"}
+    out = {"md5": md5, "size": 9, "hash": "md5", "path": "model.xml", "remote": name}
     told.write_text(yaml.safe_dump({"outs": [out]}))
     track(workspace, told)
     own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"]) / "config"

@@ -64,7 +64,8 @@ def push(name: str, root: Path) -> Pushed:
                     "them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
-            elsewhere = {out.remote for file in targets for out in _outs(repo, file)}
+            outs = [out for file in targets for out in _outs(repo, file)]
+            elsewhere = {out.remote.lower() for out in outs if out.remote}  # as DVC looks it up
             for receiver in {remote, *elsewhere} & {*repo.config["remote"]}:
                 check_receiver(repo, receiver)
             n_files = int(repo.push(targets))
