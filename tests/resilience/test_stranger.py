@@ -1000,7 +1000,7 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
         assert check_files(config, root, []) == []
 
 
-@pytest.mark.parametrize("end", ["\0x", "\ud800"])
+@pytest.mark.parametrize("end", ["\0x", "\ud800"], ids=["NUL", "surrogate"])
 def test_a_text_that_no_path_can_be_is_refused_for_where_it_is_cut_off(end, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.xml").write_text('<mujoco><include file="/a"/></mujoco>')
