@@ -978,7 +978,7 @@ PATHS_OUT = (
 )
 
 
-@pytest.mark.parametrize("path", PATHS_OUT)
+@pytest.mark.parametrize("path", PATHS_OUT, ids=lambda path: path[-40:])
 @pytest.mark.parametrize("section", FILES_IN)
 def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     section, path, tmp_path, elsewhere, monkeypatch
