@@ -89,6 +89,7 @@ def check_ignore_files() -> None:
         append(self, pattern)
 
     DvcIgnorePatterns.from_file = from_file
+    # DVC has no option for another filter: hence a patch, which type checkers refuse.
     IgnoreFilter.append_pattern = append_pattern  # type: ignore[method-assign]
 
 

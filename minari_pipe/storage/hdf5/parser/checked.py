@@ -88,14 +88,14 @@ def check_structure(path: str | Path, *, values: bool = False) -> Members:
     members: Members = {}
     try:
         with File(path) as file:
-            to_prove = not walk(file, values=values, members=members) and values
+            is_plain = walk(file, values=values, members=members)
     except NotUnderstoodError:
         prove(path)
         with open_checked(path) as found:
             members = _members(found)
-        to_prove = False
-    if to_prove:
-        prove(path)
+    else:
+        if values and not is_plain:
+            prove(path)
     if values:
         with h5py.File(path, "r") as opened:
             check_opened(opened, members)
