@@ -32,7 +32,7 @@ from minari_pipe.policies.demonstration_formats.base import (
     check_demonstrations,
     quoted,
 )
-from minari_pipe.storage.hdf5.parser.checked import check_structure
+from minari_pipe.storage.hdf5.parser.checked import check_readable
 from minari_pipe.storage.legacy.rows import episode_bounds
 
 #: Names of state parts in D4RL's Adroit datasets; infos also holds entries that are no state, such
@@ -116,7 +116,7 @@ class _FlatEpisodes(Sequence[Demonstration]):
 def _opened(path: Path, label: str) -> Iterator[h5py.File]:
     """Open an untrusted file; turn every failure of HDF5 in it into one clear error."""
     try:
-        check_structure(path, values=True)
+        check_readable(path)
         with h5py.File(path, "r") as file:
             yield file
     except CorruptDatasetError as error:

@@ -9,7 +9,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,17 +37,13 @@ from minari_pipe.storage.agreement import check_agreement, check_total
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
+from minari_pipe.storage.hdf5.index.cache import StoredIndex
 from minari_pipe.storage.hdf5.index.index import FileIndex
-from minari_pipe.storage.hdf5.index.mapped import MappedFile
+from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex
+from minari_pipe.storage.hdf5.index.match import match_all
+from minari_pipe.storage.hdf5.index.views import Reader
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import (
-    check_opened,
-    check_structure,
-    is_trusted,
-    open_checked,
-    refuse_unsafe,
-    trust,
-)
+from minari_pipe.storage.hdf5.parser.checked import FileVersion, file_version, open_checked
 from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 from minari_pipe.storage.hdf5.values import (
@@ -68,8 +65,9 @@ from minari_pipe.storage.hdf5.values import (
 )
 from minari_pipe.storage.hdf5.writer.direct import (
     DirectFile,
-    copied_beginning,
+    copy_beginning,
     read_back,
+    root_of,
     segment_of,
     slashes_of,
     written,
@@ -86,23 +84,34 @@ _RESERVE = 2**16
 
 _EPISODE = re.compile(r"episode_(\d+)")
 
+#: of one observation and of one action
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]
+
+#: file versions that this process wrote, each with whether it wrote all of it
+_written: dict[FileVersion, bool] = {}
+_MOST_WRITTEN = 1000
+
 
 class EpisodeFile(EpisodeWriter):
     """An HDF5 file of ``episode_<i>`` groups, numbered from 0 without gaps.
 
-    Use one of the context managers :meth:`create`, :meth:`open` and :meth:`append_to`.
+    Use one of the context managers :meth:`create`, :meth:`open` and :meth:`continuing`.
     """
 
     _KEEPS = False
 
     def __init__(
-        self, file: nodes.File | h5py.File | DirectFile, path: Path, trusted: bool = True
+        self,
+        file: nodes.File | h5py.File | DirectFile,
+        path: Path,
+        foreign: Spaces | None = None,
     ) -> None:
         """Use one of the context managers instead."""
         #: gzip level of the numbers that are written; None stores them uncompressed
         self.compression: int | None = None
         self._path = path
-        self._trusted = trusted
+        #: spaces of the episodes, if the first ones are bytes that another process wrote
+        self._foreign = foreign
         self._last: tuple[int, Any] | None = None
         self._open: Any = None  # an h5py file if it is open for writing
         self._direct: DirectFile | None = None
@@ -142,15 +151,19 @@ class EpisodeFile(EpisodeWriter):
             cls._writing(DirectFile(beside, replaces=True), path) as episodes,
         ):
             yield episodes
+        wrote(path)
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | Path, below: PathLike | None = None) -> Iterator[EpisodeFile]:
+    def open(
+        cls, path: str | Path, below: PathLike | None = None, name: Path | None = None
+    ) -> Iterator[EpisodeFile]:
         """Read a file; later appends are not visible.
 
         Args:
             path: the file.
             below: the folder below which links are not followed; by default its own.
+            name: what error messages call the file, by default ``path``.
 
         Raises:
             DatasetNotFoundError: there is no such file.
@@ -158,9 +171,9 @@ class EpisodeFile(EpisodeWriter):
         """
         path = Path(path)
         try:
-            with translated(path):
+            with translated(name or path):
                 file = current(path, partial(open_checked, below=below))
-                episodes = cls(file, path)
+                episodes = cls(file, name or path)
         except FileNotFoundError:
             raise DatasetNotFoundError(f"No data found in data path {path.parent}") from None
         with file:
@@ -168,33 +181,11 @@ class EpisodeFile(EpisodeWriter):
 
     @classmethod
     @contextmanager
-    def append_to(
-        cls,
-        path: Path,
-        name: Path | None = None,
-        *,
-        replaces: bool = False,
-        trusted: bool = False,
-    ) -> Iterator[EpisodeFile]:
-        """Append in place to a file that no other process reads; error messages call it ``name``.
-
-        Either it ``replaces`` another file later, or it belongs to a new dataset. It is checked
-        unless it is ``trusted``.
-
-        Raises:
-            CorruptDatasetError: the file is damaged.
-        """
-        if not path.stat().st_size:
-            direct = DirectFile(path, replaces=replaces)
-            with cls._writing(direct, name or path) as episodes:
-                yield episodes
-        else:
-            trusted = trusted or is_trusted(path)
-            with _opened_by_h5py(path, name or path, trusted) as file:
-                with translated(name or path):
-                    episodes = cls(file, name or path)
-                yield episodes
-        trust(path)  # the next append need not check the whole file
+    def begin(cls, path: Path) -> Iterator[EpisodeFile]:
+        """Write in place to an empty file, which no other process reads yet."""
+        with cls._writing(DirectFile(path), path) as episodes:
+            yield episodes
+        wrote(path)
 
     @classmethod
     @contextmanager
@@ -202,64 +193,132 @@ class EpisodeFile(EpisodeWriter):
         cls,
         source: Path,
         path: Path,
+        spaces: Spaces,
+        episodes: int,
+        *,
         name: Path | None = None,
+        most_steps: Callable[[], int] | None = None,
         before: FileIndex | None = None,
         pieces: Sequence[str] | None = None,
     ) -> Iterator[EpisodeFile]:
-        """Append to a copy of a file, created at ``path``; error messages call it ``name``.
+        """Append to a copy of a file, created at ``path``.
+
+        libhdf5 changes only what this process wrote: it crashes on damaged files, and where parts
+        of a file overlap, it overwrites values. Of another file in the layout of
+        :class:`DirectFile`, the bytes are copied, as long as what is appended has that layout, too.
+        Otherwise each of its episodes is read and written anew.
 
         Args:
             source: the file to copy.
             path: location of the copy, which no other process reads yet.
-            name: by default ``source``.
-            before: the index of the file, if known.
+            spaces: of one observation and one action.
+            episodes: number of episodes that count; others are left out with a warning.
+            name: what error messages call the file, by default ``source``.
+            most_steps: see :meth:`read`.
+            before: the index of the file, if it was found or written in that layout.
             pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
 
         Raises:
-            CorruptDatasetError: the file is damaged.
+            CorruptDatasetError: the file is damaged, or has fewer episodes.
         """
         name = name or source
-        trusted = is_trusted(source)
-        root = copied_beginning(source, path)
-        if root is None:
-            copy_file(source, path, below=source.parent)
-            with cls.append_to(path, name, replaces=True, trusted=trusted) as episodes:
-                yield episodes
+        is_own = is_written_here(source)
+        root = root_of(source)
+        if root is not None and before is None:
+            before = _index_of_own_layout(source, spaces)
+            root = root if before is not None else None
+        if root is not None and len(root.headers) == episodes:
+            copy_beginning(source, path, root)
+            direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
+            with cls._writing(direct, name, None if is_own else spaces) as new:
+                yield new
+            wrote(path, wholly=new._foreign is None)
             return
-        direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
-        with cls._writing(direct, name, trusted) as episodes:
-            yield episodes
-        if episodes._trusted:
-            trust(path)
+        with ExitStack() as stack:
+            with cls.open(source, name=name) as old:
+                _check_count(name, len(old), episodes)
+                if is_own and root is None and len(old) == episodes:
+                    copy_file(source, path, below=source.parent)
+                    file = stack.enter_context(open_to_write(path, "r+", name))
+                    new = cls(file, name)
+                else:
+                    direct = DirectFile(path, replaces=True)
+                    new = stack.enter_context(cls._writing(direct, name))
+                    new.compression = old._gzip_level()
+                    new._take(old, range(episodes), spaces, most_steps)
+                    new.compression = None
+            yield new
+        wrote(path)
 
     @classmethod
     @contextmanager
     def _writing(
-        cls, direct: DirectFile, name: Path, trusted: bool = True
+        cls, direct: DirectFile, name: Path, foreign: Spaces | None = None
     ) -> Iterator[EpisodeFile]:
         """Write directly as long as possible, then through h5py."""
-        episodes = cls(direct, name, trusted)
-        with episodes._closing as closing:
-            closing.callback(direct.close)
-            yield episodes
-            if episodes._direct is not None:
-                direct.finish()
+        episodes = cls(direct, name, foreign)
+        with episodes._closing:
+            try:
+                yield episodes
+                if episodes._direct is not None:
+                    episodes._direct.finish()
+            finally:
+                if episodes._direct is not None:
+                    episodes._direct.close()
 
     @property
     def _file(self) -> Any:
         """The open file; if it was written directly so far, h5py takes over."""
         if self._direct is not None:
-            direct, self._direct = self._direct, None
-            try:
-                direct.finish()
-                opening = _opened_by_h5py(direct.path, self._path, self._trusted)
-                self._open = self._closing.enter_context(opening)
-                self._trusted = True  # it was checked
-            except BaseException:
-                self._direct = direct
-                raise
-            direct.close()
+            self._direct.finish()
+            if self._foreign is not None:
+                self._direct = self._written_anew(self._direct, self._foreign)
+                self._foreign = None
+            opening = open_to_write(self._direct.path, "r+", self._path)
+            self._open = self._closing.enter_context(opening)
+            self._direct.close()
+            self._direct = None
         return self._open
+
+    def _written_anew(self, old: DirectFile, spaces: Spaces) -> DirectFile:
+        """Replace a file by one that this process writes; return that one."""
+        path, beside, known = old.path, old.path.with_name(f"{old.path.name}.new"), old.index()
+        assert known is not None  # of the episodes before and of those that were appended
+        new = DirectFile(beside, replaces=True)
+        try:
+            writing, mapped = EpisodeFile(new, self._path), MappedFile(path)
+            index = MappedIndex(mapped.map, StoredIndex.of(known))
+            with EpisodeFile.of(mapped, path, path.parent) as episodes:
+                reader = Reader(mapped, *spaces, copy=False)
+                for found in reader.segments(index, np.arange(len(old))):
+                    if isinstance(found, Segment):
+                        writing._append_segment(found)
+                    else:
+                        writing._take(episodes, [found], spaces)
+            new.finish()
+            os.replace(beside, path)
+        except BaseException:
+            new.close()
+            beside.unlink(missing_ok=True)
+            raise
+        old.close()
+        new.path = path
+        return new
+
+    def _take(
+        self,
+        old: EpisodeFile,
+        episodes: Iterable[int],
+        spaces: Spaces,
+        most_steps: Callable[[], int] | None = None,
+    ) -> None:
+        """Write episodes of another file, as they are stored there."""
+        for index in episodes:
+            episode = vars(old.read(index, *spaces, frames=True, most_steps=most_steps))
+            columns = {name: episode[name] for name in GROUPS}
+            if episode["extras"]:
+                columns["extras"] = episode["extras"]
+            self._append(columns, old.episode_metadata(index))
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return the manifest entry of the file, if it was written directly."""
@@ -354,12 +413,6 @@ class EpisodeFile(EpisodeWriter):
             group = self._group(index)
         for name, value in flat.items():
             write_attribute(group, name, value)
-
-    def cut(self, episodes: int) -> None:
-        """Remove all episodes from number ``episodes`` on."""
-        for index in range(episodes, len(self)):
-            self._discard(f"episode_{index}")
-        self._count = min(self._count, episodes)
 
     def read(
         self,
@@ -477,23 +530,50 @@ class EpisodeFile(EpisodeWriter):
         group = member(self._file, f"episode_{index}")
         if not is_group(group):
             raise CorruptDatasetError(f"episode_{index} is not a group")
-        if isinstance(group, h5py.Group):
-            refuse_unsafe(group)
         return group
 
+    def _gzip_level(self) -> int | None:
+        """Return the level at which the first episode is compressed, or None."""
+        if not len(self):
+            return None
+        with translated(self._path, "episode 0"):
+            level = check_leaf(member(self._group(0), "rewards")).gzip
+        return level if level in range(1, 10) else None
 
-@contextmanager
-def _opened_by_h5py(path: Path, name: Path, trusted: bool) -> Iterator[h5py.File]:
-    """Let libhdf5 change a file, which it sees as this package does; messages call it ``name``.
 
-    libhdf5 can crash on damaged files: this checks one that is not ``trusted`` before.
+def wrote(path: Path, *, wholly: bool = True) -> None:
+    """Record that this process wrote a file; not wholly if it copied bytes of another process."""
+    _written[file_version(path)] = wholly
+    if len(_written) > _MOST_WRITTEN:
+        del _written[next(iter(_written))]
+
+
+def is_written_here(path: Path) -> bool | None:
+    """Return whether this process wrote all of a file; None if it wrote nothing of it."""
+    return _written.get(file_version(path))
+
+
+def _index_of_own_layout(source: Path, spaces: Spaces) -> FileIndex | None:
+    """Return the index of a file if what its episodes need lies before its root group, or None.
+
+    An append overwrites the root group.
     """
-    with translated(name):
-        members = {} if trusted else check_structure(path)
-    with open_to_write(path, "r+", name) as file:
-        with translated(name):
-            check_opened(file, members)
-        yield file
+    mapped = MappedFile(source)
+    with EpisodeFile.of(mapped, source, source.parent) as structure:
+        found = match_all(mapped.map, structure.look_at, *spaces)
+    return found.index() if found is not None else None
+
+
+def _check_count(path: Path, found: int, expected: int) -> None:
+    """Raise an error if a file lacks episodes of the metadata; warn if it has more of them."""
+    if found < expected:
+        raise CorruptDatasetError(f"{path} has {found} episodes, metadata.json says {expected}")
+    if found > expected:
+        warnings.warn(
+            f"{path} has {found} episodes, metadata.json says {expected}: the others are from an "
+            "interrupted append and are removed",
+            stacklevel=10,
+        )
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -257,34 +256,32 @@ class HDF5Storage(DirectoryStorage):
                 f"metadata.json says {self.total_episodes}"
             )
 
-    def _opened_to_write(self, new: Path) -> AbstractContextManager[EpisodeFile]:
-        if new == self._file_path:  # an empty file that no other process reads yet
-            return EpisodeFile.append_to(new)
+    def _opened_to_write(self, new: Path, episodes: int) -> AbstractContextManager[EpisodeFile]:
+        if new == self._file_path:
+            return EpisodeFile.begin(new)
         mapped = self._mapped()
         known = mapped.index if mapped is not None else None
-        before = known.stored.index() if known is not None else None
+        before = None
+        if known is not None and known.stored.is_of_own_layout:
+            before = known.stored.index()
         pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
         held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder held open
-        return EpisodeFile.continuing(held, new, before=before, pieces=pieces)
+        return EpisodeFile.continuing(
+            held,
+            new,
+            (self.observation_space, self.action_space),
+            episodes,
+            name=self._file_path,
+            most_steps=self._most_steps,
+            before=before,
+            pieces=pieces,
+        )
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
         new = stage / MAIN_FILE_NAME
         self._left = None
-        with self._opened_to_write(new) as file:
-            if len(file) < total_episodes:
-                raise CorruptDatasetError(
-                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
-                    f"{total_episodes}"
-                )
-            if len(file) > total_episodes:
-                warnings.warn(
-                    f"{self._file_path} has {len(file)} episodes, metadata.json says "
-                    f"{total_episodes}: the others are from an interrupted append and are "
-                    "removed",
-                    stacklevel=5,
-                )
-                file.cut(total_episodes)
+        with self._opened_to_write(new, total_episodes) as file:
             file.compression = self._compression
             yield file
         index = file.index()

@@ -19,8 +19,7 @@ from gymnasium import spaces
 from minari_pipe.core.spaces import is_image_space
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import adapt, refuse_unsafe
-from minari_pipe.storage.hdf5.parser.probe import check_chunks
+from minari_pipe.storage.hdf5.parser.checked import adapt
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
 
 #: the exceptions that HDF5, NumPy and Python raise on damaged data
@@ -145,13 +144,7 @@ def extend_column(group: h5py.Group, name: str, column: Any, where: str) -> None
         raise InvalidEpisodeError(
             f"{where} has rows, the stored episode has the keys {sorted(stored)}"
         )
-    refuse_unsafe(stored)
     dataset, leaf = stored, check_leaf(stored)
-    if dataset.id.get_create_plist().get_nfilters():  # others were checked with the file structure
-        try:
-            check_chunks(dataset)
-        except ValueError as error:
-            raise CorruptDatasetError(f"{where}: {error}") from None
     frames = _read_frames(leaf, None)
     if frames is not None and isinstance(column, Frames):
         del group[name]

@@ -31,7 +31,7 @@ from minari_pipe.errors import (
     UnsupportedVersionError,
 )
 from minari_pipe.storage.base import Change, MinariStorage
-from minari_pipe.storage.hdf5.parser.checked import check_structure
+from minari_pipe.storage.hdf5.parser.checked import check_readable
 from minari_pipe.storage.hdf5.values import DAMAGE
 
 Stamp = tuple[int, int, int]
@@ -182,7 +182,7 @@ def open_file(path: Path, below: PathLike | None = None) -> h5py.File:
 
 @lru_cache(maxsize=256)
 def _check(path: Path, stamp: Stamp) -> None:
-    check_structure(path, values=True)
+    check_readable(path)
 
 
 def check_index(index: int, total_episodes: int) -> int:

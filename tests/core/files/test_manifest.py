@@ -556,7 +556,10 @@ def test_an_append_to_a_long_file_is_refused_if_a_piece_that_it_reads_is_damaged
         with subtests.test(name):
             file.write_bytes(good[:start] + bytes([good[start] ^ 8]) + good[start + 1 :])
             damaged = bytes_below(folder(dataset))
-            with pytest.raises(CorruptDatasetError, match="main_data.hdf5 has different content"):
+            fault = (
+                "main_data.hdf5 has different content|main_data.hdf5: episode .* no object header"
+            )
+            with pytest.raises(CorruptDatasetError, match=fault):
                 load_dataset(ID).storage.update_episodes(make(1))
             assert bytes_below(folder(dataset)) == damaged
     file.write_bytes(good)

@@ -29,12 +29,12 @@ from minari.dataset.minari_storage import MinariStorage as TheirStorage
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import reserve
 from minari_pipe.core.files.checksums import entry_of
-from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.hdf5 import values as hdf5_values
 from minari_pipe.storage.hdf5.file import EpisodeFile
-from minari_pipe.storage.hdf5.parser.checked import check_structure
+from minari_pipe.storage.hdf5.parser.checked import check_readable
 from minari_pipe.storage.hdf5.writer import direct as hdf5_direct
 from minari_pipe.storage.hdf5.writer.direct import DirectFile, segment_of
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Template
@@ -49,6 +49,8 @@ from tests.support import hdf5_visit
 from tests.support.covering import covering
 
 BOX = spaces.Box(-1, 1, (3,), np.float64)
+#: spaces of the episodes of :func:`steps_of`
+OF_STEPS = (BOX, spaces.Discrete(3))
 #: an interpreter whose h5py has HDF5 1.10 or 1.12
 OLD_H5PY = os.environ.get("MINARI_PIPE_OLD_H5PY")
 COMPLEX = ("complex64", "complex128")
@@ -91,7 +93,7 @@ def assert_alike(expected: Any, found: Any) -> None:
 
 
 def assert_alike_files(expected: Path, found: Path) -> None:
-    check_structure(found)
+    check_readable(found)
     with h5py.File(expected) as left, h5py.File(found) as right:
         assert_alike(left, right)
 
@@ -395,7 +397,7 @@ def test_any_number_of_episodes_is_found(tmp_path: Path, count: int) -> None:
     with EpisodeFile.open(tmp_path / "x") as file:
         assert len(file) == count
     if count <= 300:
-        check_structure(tmp_path / "x")
+        check_readable(tmp_path / "x")
     with h5py.File(tmp_path / "x", "r+") as file:  # libhdf5 splits full nodes
         for number in range(count, count + 40):
             file.create_group(f"episode_{number}").attrs["id"] = number
@@ -581,8 +583,7 @@ def test_episodes_are_read_and_continued_while_the_file_is_written(tmp_path: Pat
             file.append(buffer, BOX, BOX)
             file.update_metadata(1, {"weather": "rain"})
             write(file, steps_of(1, 2, first=2))
-            file.cut(3)
-            assert len(file) == 3
+            assert len(file) == 4
             assert len(file.read(0, BOX, BOX)) == 6
 
 
@@ -598,7 +599,7 @@ def test_what_is_appended_later_gives_the_same_bytes(tmp_path: Path) -> None:
     for number, segment in enumerate(later):
         source, target = tmp_path / "ab"[number], tmp_path / "bc"[number]
         before = source.read_bytes()
-        with EpisodeFile.continuing(source, target, before=index) as file:
+        with EpisodeFile.continuing(source, target, OF_STEPS, segment.first, before=index) as file:
             assert len(file) == segment.first
             write(file, segment)
             index = file.index()
@@ -611,34 +612,33 @@ def test_what_is_appended_later_gives_the_same_bytes(tmp_path: Path) -> None:
     assert [part.addresses.tolist() for part in index.parts] == [
         part.addresses.tolist() for part in expected.parts
     ]
-    with EpisodeFile.continuing(tmp_path / "a", tmp_path / "d") as file:
-        assert file.index() is None
+    with EpisodeFile.continuing(tmp_path / "a", tmp_path / "d", OF_STEPS, 2) as file:
+        found = file.index()
+    assert found is not None and found.steps.tolist() == [2, 1]
 
 
-def test_a_file_of_h5py_is_continued_by_h5py(tmp_path: Path) -> None:
+def test_a_file_of_h5py_is_written_anew(tmp_path: Path) -> None:
     with reference(tmp_path / "x") as file:
         write(file, steps_of(1, 2))
-    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y") as file:
+    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y", OF_STEPS, 2) as file:
         write(file, steps_of(3, first=2))
-        assert file.index() is None
+        assert file.index() is not None
     with reference(tmp_path / "z") as file:
         write(file, steps_of(1, 2), steps_of(3, first=2))
     assert_alike_files(tmp_path / "z", tmp_path / "y")
 
 
-def test_a_damaged_file_that_h5py_would_continue_is_refused(tmp_path: Path) -> None:
-    """libhdf5 could crash on it; what is appended directly does not look at what is there."""
-    from minari_pipe.errors import CorruptDatasetError
-
+def test_a_damaged_file_is_not_continued(tmp_path: Path) -> None:
     with EpisodeFile.create(tmp_path / "x") as file:
         write(file, steps_of(1, 2))
     content = bytearray((tmp_path / "x").read_bytes())
     content[content.index(b"TREE") + 5] = 77
     (tmp_path / "x").write_bytes(content)
-    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y") as file:
-        write(file, steps_of(3, first=2))
-        with pytest.raises(CorruptDatasetError, match="a tree node of level"):
-            file.read(2, BOX, spaces.Discrete(3))
+    with (
+        pytest.raises(CorruptDatasetError, match="a tree node of level"),
+        EpisodeFile.continuing(tmp_path / "x", tmp_path / "y", OF_STEPS, 2),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("missing", ["copy_file_range", "nothing"])
@@ -649,7 +649,7 @@ def test_a_copy_goes_without_the_kernel_too(
         write(file, *(steps_of(10**5, first=i) for i in range(2)))
     if missing == "copy_file_range":
         monkeypatch.delattr(os, "copy_file_range")
-    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y") as file:
+    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y", OF_STEPS, 2) as file:
         pass
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
 
@@ -782,7 +782,7 @@ def test_the_same_bytes_are_written_in_any_pieces(
     for most in (1, 2, 5):
         monkeypatch.setattr(hdf5_direct, "_MOST_AT_ONCE", most)
         (tmp_path / "pieces").write_bytes(b"")
-        with EpisodeFile.append_to(tmp_path / "pieces") as file:
+        with EpisodeFile.begin(tmp_path / "pieces") as file:
             file.add(buffers, BOX, BOX)
         assert (tmp_path / "pieces").read_bytes() == (tmp_path / "once").read_bytes()
         assert file.entries() == {"main_data.hdf5": entry_of(tmp_path / "once")}
@@ -920,7 +920,7 @@ def test_others_append_arrays_of_many_chunks(tmp_path: Path, order: str) -> None
         for place in places:
             new[place] = rows[place]
             file["episode_0/observations"][place] = rows[place]
-    check_structure(tmp_path / "x")
+    check_readable(tmp_path / "x")
     with h5py.File(tmp_path / "x") as file:
         assert file["new"].id.get_num_chunks() == 1000
         assert_same(rows, file["new"][()])
@@ -959,7 +959,7 @@ def test_we_append_to_it_again(dataset: tuple[Path, list[EpisodeBuffer]]) -> Non
         storage.update_episodes(buffers)
     assert_stored(storage, buffers * 4)
     assert (path / "main_data.hdf5").stat().st_size < 4 * size
-    check_structure(path / "main_data.hdf5")
+    check_readable(path / "main_data.hdf5")
 
 
 def test_h5py_visits_and_changes_everything(dataset: tuple[Path, list[EpisodeBuffer]]) -> None:
@@ -967,7 +967,7 @@ def test_h5py_visits_and_changes_everything(dataset: tuple[Path, list[EpisodeBuf
     before = hdf5_visit.digest(str(file))
     assert len(before) > 9 * 12
     hdf5_visit.change(str(file))
-    check_structure(file)
+    check_readable(file)
     after = hdf5_visit.digest(str(file))
     assert before.keys() < after.keys()
     for name in before.keys() - {"/"}:
@@ -998,7 +998,7 @@ def test_an_older_h5py_visits_and_changes_everything(
     assert run() == json.loads(json.dumps(hdf5_visit.digest(str(file))))
     after = run("change")
     assert after == json.loads(json.dumps(hdf5_visit.digest(str(file))))
-    check_structure(file)
+    check_readable(file)
 
 
 TOOLS = {

@@ -40,7 +40,7 @@ from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Runs, me
 from minari_pipe.storage.segment import Leaf
 
 #: changes with the format, and with the checks that an index must have passed
-_MARK = b"mpindex1" if sys.byteorder == "little" else b"mpindexB"
+_MARK = b"mpindex2" if sys.byteorder == "little" else b"mpindexC"
 _HEAD = struct.Struct("<8sBxxxIQQ")
 _SETTLED_AT = 8
 
@@ -110,6 +110,11 @@ class StoredIndex:
         """Convert an index to the stored form."""
         runs = tuple(Runs.of(part, index.steps) for part in merged(index.parts))
         return cls(len(index), runs, Attributes.of(index.attributes))
+
+    @property
+    def is_of_own_layout(self) -> bool:
+        """Whether the file is one of ``hdf5.writer``, which can continue it."""
+        return not self.spaces
 
     def index(self) -> FileIndex | None:
         """Return the index, or None if the attributes of an episode cannot be read."""

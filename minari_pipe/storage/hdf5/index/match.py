@@ -4,6 +4,8 @@ The blocks of its episodes (see ``hdf5.writer.layout``) are equal except for a f
 structure of one episode is read and checked, laid out as the writer would do it, and compared with
 the bytes of all others: thousands of episodes cost as much as a few that are read one by one. If a
 file differs in any byte from what the writer would have written, it is read episode by episode.
+Only this file of another process is continued where its root group begins: nothing that an episode
+needs is there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from minari_pipe.storage.hdf5.parser.source import DAMAGE, FileBytes, NotUnderst
 from minari_pipe.storage.hdf5.parser.trees import GlobalHeap
 from minari_pipe.storage.hdf5.writer.direct import read_back
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Found, Template, template_of
-from minari_pipe.storage.hdf5.writer.layout_root import find_root
+from minari_pipe.storage.hdf5.writer.layout_root import FIRST_ADDRESS, Root, find_root
 from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
 from minari_pipe.storage.segment import AttributeTable, Ints
 
@@ -69,24 +71,25 @@ def match_all(
         if root is None or not len(root.headers):
             return None
         source = FileBytes.whole(mapped)
+        source.size = root.start  # which the writer overwrites when it continues the file
         builder = Builder(len(root.headers), observation_space, action_space)
         kinds: list[_Kind] = []
         left = np.arange(len(root.headers))
         while len(left):
             kind = None
             if len(kinds) < _MOST_KINDS:
-                kind = _kind(source, root.headers, root.start, left, look, builder)
+                kind = _kind(source, root.headers, left, look, builder)
             if kind is None:
                 return None
             kinds.append(kind)
             left = np.setdiff1d(left, kind.part.episodes, assume_unique=True)
-        return _joined(mapped, len(root.headers), kinds)
+        return _joined(mapped, root, kinds)
     except (MinariPipeError, NotUnderstoodError, InexpressibleError, *DAMAGE):
         return None
 
 
 def _kind(
-    source: FileBytes, headers: Ints, end: int, left: Ints, look: Look, builder: Builder
+    source: FileBytes, headers: Ints, left: Ints, look: Look, builder: Builder
 ) -> _Kind | None:
     """Return the remaining episodes that match the first of them."""
     first = int(left[0])
@@ -97,7 +100,7 @@ def _kind(
     attributes = tuple(_attribute(name, value) for name, value in group.attrs.items())
     template = template_of(entry.leaves, attributes)
     starts = headers[left] - template.group
-    possible = (starts >= 0) & (starts + template.size <= end)
+    possible = (starts >= FIRST_ADDRESS) & (starts + template.size <= source.size)
     left, starts = left[possible], starts[possible]
     if template.size * len(starts) > source.size:  # the file has no room for all of them
         return None
@@ -198,13 +201,15 @@ def _texts(
     return array.reshape(shape)
 
 
-def _joined(mapped: mmap.mmap, episodes: int, kinds: list[_Kind]) -> StoredIndex | None:
+def _joined(mapped: mmap.mmap, root: Root, kinds: list[_Kind]) -> StoredIndex | None:
+    episodes = len(root.headers)
     steps = np.full(episodes, -1, np.int64)
     for kind in kinds:
         steps[kind.part.episodes] = kind.steps
     runs = [Runs.of(part, steps) for part in merged([kind.part for kind in kinds])]
-    if not all(one.fits(episodes, len(mapped)) and _has_sound_bools(mapped, one) for one in runs):
-        return None
+    for one in runs:
+        if not (one.fits(episodes, root.start) and _is_sound(mapped, one)):
+            return None
     if len(kinds) == 1:
         return StoredIndex(episodes, tuple(runs), Attributes.of(kinds[0].attributes))
     rows: list[Mapping[str, Any]] = [{}] * episodes
@@ -214,10 +219,15 @@ def _joined(mapped: mmap.mmap, episodes: int, kinds: list[_Kind]) -> StoredIndex
     return StoredIndex(episodes, tuple(runs), Attributes.gather(rows))
 
 
-def _has_sound_bools(mapped: mmap.mmap, runs: Runs) -> bool:
-    """Return whether all bools are 0 or 1; the caller has checked their addresses."""
+def _is_sound(mapped: mmap.mmap, runs: Runs) -> bool:
+    """Return whether no values are in the superblock, and all bools are 0 or 1.
+
+    The caller has checked that they end where the root group begins, at the latest.
+    """
     steps, own = runs.rows()
     for leaf, addresses in zip(runs.leaves, runs.addresses, strict=True):
+        if leaf.row_bytes and addresses.min() < FIRST_ADDRESS:
+            return False
         if leaf.dtype.kind == "b" and leaf.row_bytes:
             sizes = (steps + leaf.more * own) * leaf.row_bytes
             for address, size in zip(addresses.tolist(), sizes.tolist(), strict=True):

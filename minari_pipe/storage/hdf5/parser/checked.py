@@ -21,7 +21,6 @@ import h5py
 from minari_pipe.core.files.links import PathLike, opener, path_of, status_below
 from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.hdf5.parser import nodes, probe
-from minari_pipe.storage.hdf5.parser.heaps import refuse_endless_heaps
 from minari_pipe.storage.hdf5.parser.reader import FREE_BYTES, MOST_PACKED, File, walk
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 
@@ -31,18 +30,16 @@ _BYTES_PER_SECOND = 10_000_000
 #: memory that it may use for any file, and for each byte of the file
 _MEMORY, _MEMORY_PER_BYTE = 2**28, 64
 
-_Version = tuple[int, int, int, int]
+FileVersion = tuple[int, int, int, int]
 #: links of every group by its path
 Members = dict[str, nodes.Links]
 #: kinds of links in this file; all others lead to another one
 _KINDS = {h5py.h5l.TYPE_HARD: "hard", h5py.h5l.TYPE_SOFT: "soft"}
 
 #: error of each file version that was probed, None if there is none
-_verdicts: dict[_Version, str | None] = {}
-#: file versions that this process wrote
-_trusted: set[_Version] = set()
+_verdicts: dict[FileVersion, str | None] = {}
 #: file versions whose values libhdf5 may read
-_readable: set[_Version] = set()
+_readable: set[FileVersion] = set()
 
 
 def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
@@ -67,44 +64,30 @@ def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
         return H5pyFile(path, below)
 
 
-def check_structure(path: str | Path, *, values: bool = False) -> Members:
-    """Raise an error if the structure of a file is damaged, before libhdf5 opens it here.
-
-    Args:
-        path: the file.
-        values: libhdf5 will read the values, too; compressed ones need a probe for their size.
-
-    Returns:
-        What :func:`check_opened` must find when libhdf5 opens the file to write; nothing if its
-        values were checked before.
+def check_readable(path: str | Path) -> None:
+    """Raise an error if a file is damaged, before libhdf5 reads any of it in this process.
 
     Raises:
         CorruptDatasetError: it is damaged.
     """
     path = Path(path)
-    version = _version(path)
-    if values and version in _readable:
-        return {}
+    version = file_version(path)
+    if version in _readable or not version[2]:
+        return
     members: Members = {}
     try:
         with File(path) as file:
-            is_plain = walk(file, values=values, members=members)
+            if not walk(file, members):  # only libhdf5 knows the size of filtered values
+                prove(path)
     except NotUnderstoodError:
         prove(path)
         with open_checked(path) as found:
             members = _members(found)
-    else:
-        if values and not is_plain:
-            prove(path)
-    if values:
-        with h5py.File(path, "r") as opened:
-            check_opened(opened, members)
-            _refuse_unsafe_below(opened)
-        if _version(path) == version:
-            _readable.add(version)
-    else:
-        refuse_endless_heaps(path)  # of values that libhdf5 reads to continue an episode
-    return members
+    with h5py.File(path, "r") as opened:
+        _check_opened(opened, members)
+        _refuse_unsafe_below(opened)
+    if file_version(path) == version:
+        _readable.add(version)
 
 
 def _members(file: nodes.File) -> Members:
@@ -129,14 +112,10 @@ def _members(file: nodes.File) -> Members:
     return members
 
 
-def check_opened(file: h5py.File, members: Members) -> None:
+def _check_opened(file: h5py.File, members: Members) -> None:
     """Raise an error unless libhdf5 finds the objects of a file that were checked.
 
-    A file can hold two root groups, of which libhdf5 takes one to read and another one to write.
-
-    Args:
-        file: the file as libhdf5 opened it.
-        members: see :func:`check_structure`.
+    A file can hold two root groups, of which libhdf5 takes one.
 
     Raises:
         CorruptDatasetError: a group has other members, or they are at other addresses.
@@ -151,26 +130,14 @@ def _hard(links: nodes.Links) -> nodes.Links:
     return {name: link for name, link in links.items() if link[0] == "hard"}
 
 
-def refuse_unsafe(node: Any) -> None:
+def _refuse_unsafe_below(file: h5py.File) -> None:
     """Raise an error for opaque values or those of another file, as libhdf5 itself finds them.
 
     It may see other values than this package does: a file can hold two headers of one object.
 
-    Args:
-        node: a group or dataset of h5py; its members are not looked at.
-
     Raises:
-        CorruptDatasetError: the dataset, or an attribute, has such values.
+        CorruptDatasetError: an attribute or a dataset has such values.
     """
-    try:
-        probe.refuse_opaque(node)
-    except ValueError as error:
-        raise CorruptDatasetError(str(error)) from None
-    if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
-        raise CorruptDatasetError(f"{node.name} takes its values from another file")
-
-
-def _refuse_unsafe_below(file: h5py.File) -> None:
     seen: set[int] = set()
     pending: list[Any] = [file]
     while pending:
@@ -178,22 +145,14 @@ def _refuse_unsafe_below(file: h5py.File) -> None:
         if (address := h5py.h5o.get_info(node.id).addr) in seen:
             continue
         seen.add(address)
-        refuse_unsafe(node)
-        if isinstance(node, h5py.Group):
-            try:
+        try:
+            probe.refuse_opaque(node)
+            if isinstance(node, h5py.Group):
                 pending += [node[name] for name in probe.own_members(node)]
-            except ValueError as error:
-                raise CorruptDatasetError(str(error)) from None
-
-
-def trust(path: Path) -> None:
-    """Record that libhdf5 may open a file to write, since this process wrote it."""
-    _trusted.add(_version(path))
-
-
-def is_trusted(path: Path) -> bool:
-    """Return whether this process wrote this version of a file."""
-    return _version(path) in _trusted
+        except ValueError as error:
+            raise CorruptDatasetError(str(error)) from None
+        if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
+            raise CorruptDatasetError(f"{node.name} takes its values from another file")
 
 
 def prove(path: Path) -> None:
@@ -202,10 +161,10 @@ def prove(path: Path) -> None:
     Raises:
         CorruptDatasetError: the process reports an error, crashes or hangs.
     """
-    version = _version(path)
+    version = file_version(path)
     if version not in _verdicts:
         with open(path, "rb") as file:
-            if _version(file.fileno()) != version:
+            if file_version(file.fileno()) != version:
                 raise CorruptDatasetError("the file changed while it was opened")
             _verdicts[version] = _prove(path, file.fileno(), version[2])
     problem = _verdicts[version]
@@ -240,7 +199,8 @@ def _prove(path: Path, opened: int, size: int) -> str | None:
     return said or f"it is damaged and crashes libhdf5 (exit code {result.returncode})"
 
 
-def _version(file: Path | int) -> _Version:
+def file_version(file: Path | int) -> FileVersion:
+    """Return what identifies the present content of a file, even after it is renamed."""
     stat = os.stat(file)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -325,12 +285,12 @@ class H5pyFile(H5pyGroup, nodes.File):
     """A file that h5py reads, after a successful probe."""
 
     def __init__(self, path: Path, below: PathLike | None = None) -> None:
-        version = _version(path)
+        version = file_version(path)
         prove(path)
         self.file = h5py.File(path, "r")
         opened = os.fstat(self.file.id.get_vfd_handle())
         there = status_below(path, below or path.parent)
-        if _version(path) != version or not os.path.samestat(opened, there):
+        if file_version(path) != version or not os.path.samestat(opened, there):
             self.file.close()
             raise CorruptDatasetError("the file changed while it was opened, or is a symlink")
         super().__init__(self.file)
@@ -346,6 +306,7 @@ class H5pyDataset(nodes.Dataset):
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
         self.name, self.dtype = dataset.name, dataset.dtype
+        self.gzip = dataset.compression_opts if dataset.compression == "gzip" else None
         self.is_elsewhere = probe.is_elsewhere(dataset)
         if not self.is_elsewhere:
             self.shape, self.chunks, self.maxshape = dataset.shape, dataset.chunks, dataset.maxshape

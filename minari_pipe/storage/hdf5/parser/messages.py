@@ -265,6 +265,8 @@ def parse_filters(message: bytes) -> list[tuple[int, tuple[int, ...]]]:
         at += 4 * (values + (values % 2 if version == 1 else 0))
         if number not in (1, 2):
             raise NotUnderstoodError(f"filter {number}")
+        if number == 1 and not values:
+            raise CorruptDatasetError("its compression has no level")
     if [number for number, _ in filters].count(1) > 1:
         raise CorruptDatasetError("its chunks are compressed more than once")
     return filters

@@ -90,6 +90,7 @@ class Dataset(Node):
         chunks: shape of a chunk, or None if the dataset is not chunked.
         maxshape: maximum shape, with None for unlimited dimensions.
         is_elsewhere: True if the values are those of other files or datasets.
+        gzip: level at which the chunks are compressed, or None.
     """
 
     shape: tuple[int, ...] | None
@@ -97,6 +98,7 @@ class Dataset(Node):
     chunks: tuple[int, ...] | None
     maxshape: tuple[int | None, ...] | None
     is_elsewhere: bool
+    gzip: int | None = None
 
     @property
     def ndim(self) -> int:

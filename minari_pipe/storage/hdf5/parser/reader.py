@@ -157,6 +157,7 @@ class Dataset(nodes.Dataset):
                     f"{self.shape} with elements of {size} bytes"
                 )
             self._filters = parse_filters(messages[FILTERS][0]) if FILTERS in messages else []
+            self.gzip = next((values[0] for kind, values in self._filters if kind == 1), None)
         elif FILTERS in messages:
             raise NotUnderstoodError("filters without chunks")
 
@@ -540,14 +541,11 @@ def open_file(path: str | Path) -> File:
     return File(Path(path))
 
 
-def walk(
-    file: File, *, values: bool = False, members: dict[str, nodes.Links] | None = None
-) -> bool:
-    """Read the whole structure of a file, but not the values of its arrays.
+def walk(file: File, members: dict[str, nodes.Links]) -> bool:
+    """Read the structure of a file, and variable-length values, but not those of other arrays.
 
     Args:
         file: an open file.
-        values: also read variable-length values.
         members: receives the links of every group, by its path.
 
     Returns:
@@ -563,8 +561,7 @@ def walk(
     while pending:
         group = pending.pop()
         group.attrs  # noqa: B018  reading them checks them
-        if members is not None:
-            members[group.name] = group.links
+        members[group.name] = group.links
         for name, (kind, address) in group.links.items():
             if kind != "hard" or address in seen:
                 continue
@@ -574,7 +571,7 @@ def walk(
                 node.check()
                 node.attrs  # noqa: B018
                 is_plain = is_plain and not (node.is_packed or node.is_elsewhere)
-                if is_plain and values and node.dtype.kind == "O":
+                if is_plain and node.dtype.kind == "O":
                     node.read()
             elif isinstance(node, Group):
                 pending.append(node)

@@ -305,21 +305,27 @@ class DirectFile:
                 rest = rest[self._file.write(rest) :]
 
 
-def copied_beginning(source: Path, target: Path) -> Root | None:
-    """Copy a file of :class:`DirectFile` without its root group, to continue it.
+def root_of(path: Path) -> Root | None:
+    """Return the root group of a file of :class:`DirectFile`, or None; see :func:`find_root`.
 
-    Returns:
-        The root group; or None, with nothing copied, if :func:`find_root` finds none.
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open(path, "rb", opener=opener(path.parent)) as file:
+        return find_root(file)
+
+
+def copy_beginning(source: Path, target: Path, root: Root) -> None:
+    """Copy a file of :class:`DirectFile` without its root group, to continue it.
 
     Raises:
         OSError: the file cannot be read or copied.
     """
-    with open(source, "rb", opener=opener(source.parent)) as file:
-        root = find_root(file)
-        if root is not None:
-            with open(target, "wb", buffering=0, opener=opener(target.parent)) as new:
-                _copy(file, new, root.start)
-    return root
+    with (
+        open(source, "rb", opener=opener(source.parent)) as file,
+        open(target, "wb", buffering=0, opener=opener(target.parent)) as new,
+    ):
+        _copy(file, new, root.start)
 
 
 def segment_of(columns: Columns, attributes: Mapping[str, Any], number: int) -> Segment | None:
