@@ -31,7 +31,6 @@ from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
     InvalidEpisodeError,
-    MinariPipeError,
 )
 from minari_pipe.storage.agreement import check_agreement, check_total
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
@@ -43,11 +42,10 @@ from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex
 from minari_pipe.storage.hdf5.index.match import match_all
 from minari_pipe.storage.hdf5.index.views import Reader
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import FileVersion, file_version, open_checked
+from minari_pipe.storage.hdf5.parser.checked import is_written_here, open_checked, wrote
 from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import NotUnderstoodError
 from minari_pipe.storage.hdf5.values import (
-    DAMAGE,
     check_leaf,
     datasets_below,
     extend_column,
@@ -60,6 +58,8 @@ from minari_pipe.storage.hdf5.values import (
     read_column,
     read_infos,
     read_leaf,
+    stored_size,
+    translated,
     write_attribute,
     write_column,
 )
@@ -86,10 +86,6 @@ _EPISODE = re.compile(r"episode_(\d+)")
 
 #: of one observation and of one action
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]
-
-#: file versions that this process wrote, each with whether it wrote all of it
-_written: dict[FileVersion, bool] = {}
-_MOST_WRITTEN = 1000
 
 
 class EpisodeFile(EpisodeWriter):
@@ -369,7 +365,7 @@ class EpisodeFile(EpisodeWriter):
         self._count += 1
 
     def _require_space(self, columns: Columns) -> None:
-        more = sum(_size(leaf) + _OVERHEAD for _, leaf in leaves(columns))
+        more = sum(stored_size(leaf) + _OVERHEAD for _, leaf in leaves(columns))
         file = self._file.id
         require_space(self._path, file.get_vfd_handle(), file.get_filesize() + more + _RESERVE)
 
@@ -541,18 +537,6 @@ class EpisodeFile(EpisodeWriter):
         return level if level in range(1, 10) else None
 
 
-def wrote(path: Path, *, wholly: bool = True) -> None:
-    """Record that this process wrote a file; not wholly if it copied bytes of another process."""
-    _written[file_version(path)] = wholly
-    if len(_written) > _MOST_WRITTEN:
-        del _written[next(iter(_written))]
-
-
-def is_written_here(path: Path) -> bool | None:
-    """Return whether this process wrote all of a file; None if it wrote nothing of it."""
-    return _written.get(file_version(path))
-
-
 def _index_of_own_layout(source: Path, spaces: Spaces) -> FileIndex | None:
     """Return the index of a file if what its episodes need lies before its root group, or None.
 
@@ -596,29 +580,6 @@ def open_to_write(path: Path, mode: str, name: Path) -> Iterator[h5py.File]:
         found = re.search(r"errno = (\d+)", str(error))
         number = int(found[1]) if found else errno.EIO
         raise OSError(number, os.strerror(number), str(name)) from error
-
-
-def _size(leaf: Any) -> int:
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O":
-        return int(leaf.nbytes)
-    texts = leaf.flat if isinstance(leaf, np.ndarray) else leaf
-    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes per character
-
-
-@contextmanager
-def translated(path: Path, what: str = "file") -> Iterator[None]:
-    """Add the file and the place to every error that HDF5 and NumPy raise on damaged data."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (MinariPipeError, IndexError) as error:
-        if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
-            raise CorruptDatasetError(f"{path}: {what}: {error}") from None
-        raise
-    except DAMAGE as error:
-        message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
-        raise CorruptDatasetError(message) from error
 
 
 def _read_seed(attributes: Mapping[str, Any]) -> int | None:

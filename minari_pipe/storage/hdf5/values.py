@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.core.spaces import is_image_space
-from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, MinariPipeError
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import adapt
 from minari_pipe.storage.jpeg import Frames, decode, is_jpeg
@@ -45,6 +47,22 @@ _LARGE_ATTRIBUTE = 60_000
 #: more members than any episode has; stops files built to keep a reader busy forever
 _MAX_MEMBERS = 10_000
 _MAX_DEPTH = 64
+
+
+@contextmanager
+def translated(path: Path, what: str = "file") -> Iterator[None]:
+    """Add the file and the place to every error that HDF5 and NumPy raise on damaged data."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (MinariPipeError, IndexError) as error:
+        if isinstance(error, CorruptDatasetError) and str(path) not in str(error):
+            raise CorruptDatasetError(f"{path}: {what}: {error}") from None
+        raise
+    except DAMAGE as error:
+        message = f"{path}: {what} cannot be read: {type(error).__name__}: {error}"
+        raise CorruptDatasetError(message) from error
 
 
 def new_group(parent: h5py.Group, name: str, flat: Mapping[str, Any]) -> h5py.Group:
@@ -336,6 +354,14 @@ def memory_size(dataset: Any) -> int:
     """Return the declared bytes of a dataset's values; for text, those of its references."""
     found = check_leaf(dataset)
     return math.prod(found.shape or ()) * found.dtype.itemsize
+
+
+def stored_size(leaf: Any) -> int:
+    """Return the bytes of a leaf that is to be written; for text, at most."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind != "O":
+        return int(leaf.nbytes)
+    texts = leaf.flat if isinstance(leaf, np.ndarray) else leaf
+    return sum(4 * len(text) for text in texts)  # UTF-8 takes up to four bytes per character
 
 
 def datasets_below(group: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

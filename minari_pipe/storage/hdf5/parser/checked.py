@@ -38,6 +38,9 @@ _KINDS = {h5py.h5l.TYPE_HARD: "hard", h5py.h5l.TYPE_SOFT: "soft"}
 
 #: error of each file version that was probed, None if there is none
 _verdicts: dict[FileVersion, str | None] = {}
+#: file versions that this process wrote, each with whether it wrote all of it
+_written: dict[FileVersion, bool] = {}
+_MOST_WRITTEN = 1000
 #: file versions whose values libhdf5 may read
 _readable: set[FileVersion] = set()
 
@@ -153,6 +156,18 @@ def _refuse_unsafe_below(file: h5py.File) -> None:
             raise CorruptDatasetError(str(error)) from None
         if isinstance(node, h5py.Dataset) and probe.is_elsewhere(node):
             raise CorruptDatasetError(f"{node.name} takes its values from another file")
+
+
+def wrote(path: Path, *, wholly: bool = True) -> None:
+    """Record that this process wrote a file; not wholly if it copied bytes of another process."""
+    _written[file_version(path)] = wholly
+    if len(_written) > _MOST_WRITTEN:
+        del _written[next(iter(_written))]
+
+
+def is_written_here(path: Path) -> bool | None:
+    """Return whether this process wrote all of a file; None if it wrote nothing of it."""
+    return _written.get(file_version(path))
 
 
 def prove(path: Path) -> None:
