@@ -221,7 +221,7 @@ class EpisodeFile(EpisodeWriter):
         is_own = is_written_here(source)
         root = root_of(source)
         if root is not None and before is None:
-            before = _index_of_own_layout(source, spaces)
+            before = _index_of_own_layout(source, name, spaces)
             root = root if before is not None else None
         if root is not None and len(root.headers) == episodes:
             copy_beginning(source, path, root)
@@ -537,13 +537,13 @@ class EpisodeFile(EpisodeWriter):
         return level if level in range(1, 10) else None
 
 
-def _index_of_own_layout(source: Path, spaces: Spaces) -> FileIndex | None:
+def _index_of_own_layout(source: Path, name: Path, spaces: Spaces) -> FileIndex | None:
     """Return the index of a file if what its episodes need lies before its root group, or None.
 
     An append overwrites the root group.
     """
     mapped = MappedFile(source)
-    with EpisodeFile.of(mapped, source, source.parent) as structure:
+    with EpisodeFile.of(mapped, name, source.parent) as structure:
         found = match_all(mapped.map, structure.look_at, *spaces)
     return found.index() if found is not None else None
 
@@ -556,7 +556,7 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         warnings.warn(
             f"{path} has {found} episodes, metadata.json says {expected}: the others are from an "
             "interrupted append and are removed",
-            stacklevel=10,
+            stacklevel=11,
         )
 
 
