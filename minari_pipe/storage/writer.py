@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minari_pipe.core.episode import EpisodeBuffer, copied, each_with_fields, reward_statistics
 from minari_pipe.core.tree import map_leaves
-from minari_pipe.errors import InvalidEpisodeError, InvalidMetadataError
+from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, InvalidMetadataError
 from minari_pipe.storage.attributes import check_options, whole_seed
 from minari_pipe.storage.columns import Columns, episode_columns
 from minari_pipe.storage.joining import MOST_EPISODES, Joiner, structure
@@ -219,9 +219,16 @@ class EpisodeWriter(ABC):
                 raise InvalidEpisodeError(
                     f"episode {index}: {key} is already set and cannot be changed by a continuation"
                 )
+        filled = stored.get("infos_filled", {})
+        try:
+            filled = {key: [*ranges] for key, ranges in filled.items()}
+        except (AttributeError, TypeError):
+            raise CorruptDatasetError(
+                f"episode {index}: the attribute infos_filled is {filled!r:.60}, expected the "
+                "filled ranges of each info; replace it with update_episode_metadata"
+            ) from None
         rewards = self._extend(index, columns)
         before = len(rewards) - len(columns["rewards"])
-        filled = dict(stored.get("infos_filled", {}))
         for key, ranges in buffer.metadata.get("infos_filled", {}).items():
             shifted = [[begin + before + 1, end + before + 1] for begin, end in ranges]
             filled[key] = [*filled.get(key, []), *shifted]

@@ -314,7 +314,13 @@ class EpisodeFile(EpisodeWriter):
             columns = {name: episode[name] for name in GROUPS}
             if episode["extras"]:
                 columns["extras"] = episode["extras"]
-            self._append(columns, old.episode_metadata(index))
+            try:
+                self._append(columns, old.episode_metadata(index))
+            except ValueError as error:
+                raise CorruptDatasetError(
+                    f"{self._path}: episode {index} must be written anew before the file can "
+                    f"change, but cannot be: {error}; mend it with the program that wrote it"
+                ) from None
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return the manifest entry of the file, if it was written directly."""
@@ -464,7 +470,7 @@ class EpisodeFile(EpisodeWriter):
                 **flags,
             )
             if not lenient:
-                total_steps = attributes.get("total_steps")
+                total_steps = _attribute(attributes, "total_steps")
                 check_agreement(vars(episode), observation_space, action_space, total_steps)
             return episode
 
@@ -582,11 +588,16 @@ def open_to_write(path: Path, mode: str, name: Path) -> Iterator[h5py.File]:
         raise OSError(number, os.strerror(number), str(name)) from error
 
 
+def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute as ``episode_metadata`` has it; the exact form counts, if it has one."""
+    if EXACT not in attributes:
+        return attributes.get(name)
+    stored = {key: attributes[key] for key in (name, EXACT) if key in attributes}
+    return unflatten_attributes(stored).get(name)
+
+
 def _read_seed(attributes: Mapping[str, Any]) -> int | None:
-    seed = attributes.get("seed")
-    if not isinstance(seed, np.integer) and EXACT in attributes:  # it may exceed 64 bits
-        stored = {key: attributes[key] for key in ("seed", EXACT) if key in attributes}
-        seed = unflatten_attributes(stored).get("seed")
+    seed = _attribute(attributes, "seed")  # in the exact form it may exceed 64 bits
     # the checks report a seed that is not a number
     return int(seed) if isinstance(seed, int | np.integer) else None
 

@@ -22,6 +22,8 @@ from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage import MinariStorage
 from minari_pipe.storage.hdf5 import file as hdf5_file
 from minari_pipe.storage.hdf5.file import open_to_write
+from minari_pipe.storage.hdf5.index import match as hdf5_match
+from minari_pipe.storage.hdf5.writer import direct as hdf5_direct
 from minari_pipe.storage.hdf5.writer.direct import root_of
 from minari_pipe.storage.hdf5.writer.layout_root import Root, ends_of
 from minari_pipe.testing import assert_same
@@ -224,6 +226,95 @@ def test_an_episode_that_an_interrupted_append_left_takes_nothing_with_it(tmp_pa
     after = read(path)
     assert_same(before, after[:1])
     assert len(after) == 2
+
+
+# --- attributes that no writer of ours would write
+
+ODD: dict[str, dict[str, Any]] = {
+    "number of steps in the exact form": {"minari_pipe_exact": '{"total_steps": 1}'},
+    "other seed in the exact form": {"minari_pipe_exact": '{"seed": 7}'},
+    "seed that is a float": {"seed": 3.7},
+    "seed that is a short float": {"seed": np.float16(3.5)},
+    "seed that is text": {"seed": "5"},
+    "seed that is bytes": {"seed": np.bytes_(b"5")},
+    "seed that is a flag": {"seed": True},
+    "small integer as a seed": {"seed": np.int8(5)},
+}
+
+
+@pytest.mark.parametrize("more", [episode(2, 5), text()], ids=["numbers", "text"])
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+def test_odd_attributes_are_kept_as_they_are_read(
+    odd: dict[str, Any], more: EpisodeBuffer, tmp_path: Path
+) -> None:
+    path = stored(tmp_path, episode(2), episode(3, 1))
+    with h5py.File(path, "r+") as file:
+        for name, value in odd.items():
+            file["episode_1"].attrs[name] = value
+    before = read(path)
+    append(path, more)
+    after = read(path)
+    assert_same(before, after[:2])
+    assert after[1][0]["seed"] in (None, after[1][1]["seed"])
+
+
+@pytest.mark.parametrize("form", ["7", '["tuple", [1]]'])
+def test_the_exact_form_of_the_number_of_steps_is_compared_too(form: str, tmp_path: Path) -> None:
+    path = stored(tmp_path, episode(2), episode(3, 1))
+    with h5py.File(path, "r+") as file:
+        file["episode_1"].attrs["minari_pipe_exact"] = f'{{"total_steps": {form}}}'
+    whole = path.read_bytes()
+    assert "total_steps is" in str(read(path)[1])
+    with pytest.raises(CorruptDatasetError, match="total_steps is"):
+        append(path, episode(2, 5))
+    assert path.read_bytes() == whole
+
+
+def with_a_nul(file: h5py.File) -> None:
+    file["episode_0/infos/said"] = np.array([b"a\0b"] * 3)
+
+
+def with_an_odd_name(file: h5py.File) -> None:
+    three = h5py.h5s.create_simple((3,))
+    h5py.h5d.create(file["episode_0/infos"].id, b"\xff", h5py.h5t.NATIVE_DOUBLE, three)
+
+
+@pytest.mark.parametrize("change", [with_a_nul, with_an_odd_name])
+def test_what_cannot_be_written_anew_is_told(
+    change: Callable[[h5py.File], None], tmp_path: Path
+) -> None:
+    path = stored(tmp_path, episode(2), episode(3, 1))
+    with h5py.File(path, "r+") as file:
+        change(file)
+    whole = path.read_bytes()
+    with pytest.raises(CorruptDatasetError, match="main_data.hdf5: episode 0 must be written anew"):
+        append(path, episode(2, 5))
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("filled", ["3", "NaN", '{"x": 3}', '"x"'])
+def test_an_episode_whose_filled_infos_are_no_ranges_is_not_continued(
+    filled: str, tmp_path: Path
+) -> None:
+    path = stored(tmp_path, episode(2))
+    with h5py.File(path, "r+") as file:
+        file["episode_0"].attrs["infos_filled"] = filled
+    whole = path.read_bytes()
+    with pytest.raises(CorruptDatasetError, match="episode 0: the attribute infos_filled is"):
+        append(path, replace(part(), id=0))
+    assert path.read_bytes() == whole
+
+
+def test_a_chunk_that_our_writer_would_divide_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stored(tmp_path, episode(2), episode(9, 1))
+    for module in (hdf5_direct, hdf5_match):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 60)
+    before = read(path)
+    for more in (episode(2, 5), text()):
+        append(path, more)
+    assert_same(before, read(path)[:2])
 
 
 # --- a file of another program

@@ -463,10 +463,9 @@ for _ in range(100 if FULL else 40):
     subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True)
 
 
-@pytest.mark.parametrize(("name", "value"), [("seed", np.inf), ("minari_pipe_exact", "[]")])
-def test_damaged_attributes_are_refused(storage, path: Path, name: str, value: object) -> None:
+def test_damaged_attributes_are_refused(storage, path: Path) -> None:
     with h5py.File(path / "main_data.hdf5", "r+") as file:
-        file["episode_1"].attrs[name] = value
+        file["episode_1"].attrs["minari_pipe_exact"] = "[]"
     with pytest.raises(CorruptDatasetError, match="attributes of episode 1 cannot be read"):
         list(storage.get_episode_metadata([1]))
 

@@ -125,7 +125,7 @@ class Builder:
             addresses.append(place)
         if steps is None:
             return None
-        check_total(group.attrs.get("total_steps"), steps)
+        check_total(attributes.get("total_steps"), steps)
         signature = tuple(key)
         if signature not in self._known:
             self._known[signature] = tuple(

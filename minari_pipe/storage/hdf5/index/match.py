@@ -28,7 +28,7 @@ from minari_pipe.storage.hdf5.parser.messages import REFERENCE
 from minari_pipe.storage.hdf5.parser.reader import Group
 from minari_pipe.storage.hdf5.parser.source import DAMAGE, FileBytes, NotUnderstoodError
 from minari_pipe.storage.hdf5.parser.trees import GlobalHeap
-from minari_pipe.storage.hdf5.writer.direct import read_back
+from minari_pipe.storage.hdf5.writer.direct import CHUNK_BYTES, read_back
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Found, Template, template_of
 from minari_pipe.storage.hdf5.writer.layout_root import FIRST_ADDRESS, Root, find_root
 from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
@@ -220,13 +220,16 @@ def _joined(mapped: mmap.mmap, root: Root, kinds: list[_Kind]) -> StoredIndex | 
 
 
 def _is_sound(mapped: mmap.mmap, runs: Runs) -> bool:
-    """Return whether no values are in the superblock, and all bools are 0 or 1.
+    """Return whether values are as the writer writes them.
 
-    The caller has checked that they end where the root group begins, at the latest.
+    None are in the superblock, no chunk is larger than its own, and all bools are 0 or 1. The
+    caller has checked that they end where the root group begins, at the latest.
     """
     steps, own = runs.rows()
     for leaf, addresses in zip(runs.leaves, runs.addresses, strict=True):
         if leaf.row_bytes and addresses.min() < FIRST_ADDRESS:
+            return False
+        if (int(runs.steps.max()) + leaf.more) * leaf.row_bytes > CHUNK_BYTES:
             return False
         if leaf.dtype.kind == "b" and leaf.row_bytes:
             sizes = (steps + leaf.more * own) * leaf.row_bytes

@@ -388,7 +388,7 @@ def read_back(flat: Mapping[str, Any]) -> dict[str, Any]:
     attributes.pop("infos_slashes", None)
     if "infos_filled" in attributes:
         attributes["infos_filled"] = json.loads(attributes["infos_filled"])
-    if attributes.get("seed") is not None:
+    if isinstance(attributes.get("seed"), np.integer):
         attributes["seed"] = int(attributes["seed"])
     return attributes
 
