@@ -14,6 +14,7 @@ the user can make a module or a checkpoint trusted, in one of three ways:
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,6 +29,10 @@ SHA256_VARIABLE = "MINARI_PIPE_TRUSTED_SHA256"
 #: places to which a run may send its results, and outside files that it may read
 ADDRESSES_VARIABLE = "MINARI_PIPE_TRUSTED_ADDRESSES"
 ADDRESSES_FILE = "trusted_addresses"
+#: files that the command line of the current run names, which it may read, and addresses of the
+#: engine, to which it may send its work; JSON lists
+NAMED_FILES_VARIABLE = "MINARI_PIPE_NAMED_FILES"
+NAMED_ADDRESSES_VARIABLE = "MINARI_PIPE_NAMED_ADDRESSES"
 
 #: absolute paths that the config of this process names
 _named: set[str] = set()
@@ -126,12 +131,39 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     Raises:
         TrustError: the user does not trust the place.
     """
-    if not is_trusted_address(address, exactly=exactly):
+    if address not in _named_by(NAMED_ADDRESSES_VARIABLE) and not is_trusted_address(
+        address, exactly=exactly
+    ):
         raise TrustError(
             f"{where} is {address!r}, which comes from a file, and the stage would send its work "
             f"there; if you trust it, pass {where}={address} on the command line, or set "
             f"{ADDRESSES_VARIABLE}={address}"
         )
+
+
+@contextmanager
+def naming(variable: str, places: Iterable[str]) -> Iterator[None]:
+    """Allow this run and its stages exactly the places that its command line names.
+
+    Nothing below them is allowed, nor any other use of them.
+
+    Args:
+        variable: ``NAMED_FILES_VARIABLE`` or ``NAMED_ADDRESSES_VARIABLE``.
+        places: absolute paths or addresses.
+    """
+    before = os.environ.get(variable)
+    os.environ[variable] = json.dumps(list(places))
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
+
+
+def _named_by(variable: str) -> list[str]:
+    places: list[str] = json.loads(os.environ.get(variable) or "[]")
+    return places
 
 
 def name_places(places: Iterable[Path]) -> None:
@@ -188,7 +220,8 @@ def check_file(fault: str, place: str) -> None:
     Raises:
         TrustError: the user does not trust the file.
     """
-    if not is_trusted_address(place):
+    named = map(os.path.realpath, _named_by(NAMED_FILES_VARIABLE))
+    if os.path.realpath(place) not in named and not is_trusted_address(place):
         raise TrustError(
             f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} "
             f"to {user_config_dir() / ADDRESSES_FILE}"

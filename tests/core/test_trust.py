@@ -8,10 +8,15 @@ import sys
 import pytest
 
 from minari_pipe.core.trust import (
+    NAMED_ADDRESSES_VARIABLE,
+    NAMED_FILES_VARIABLE,
+    check_address,
+    check_file,
     importing,
     is_trusted_address,
     is_trusted_module,
     is_trusted_sha256,
+    naming,
     resolve,
     trusted_modules,
     user_config_dir,
@@ -175,6 +180,28 @@ def test_a_link_below_a_trusted_folder_is_not_trusted_to_lead_out(tmp_path, monk
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(tmp_path / "trusted"))
     assert is_trusted_address(str(tmp_path / "trusted" / "folder"))
     assert not is_trusted_address(str(tmp_path / "trusted" / "link"))
+
+
+def test_what_the_command_line_names_is_allowed_exactly_and_to_this_run_alone(tmp_path):
+    folder, file = str(tmp_path), str(tmp_path / "file")
+    with naming(NAMED_FILES_VARIABLE, [folder]):
+        check_file("fault", folder)
+        with pytest.raises(TrustError):
+            check_file("fault", file)
+        with naming(NAMED_FILES_VARIABLE, []), pytest.raises(TrustError):
+            check_file("fault", folder)
+        assert not is_trusted_address(folder)
+        with pytest.raises(TrustError):
+            check_address("engine.storage", folder)
+    with naming(NAMED_ADDRESSES_VARIABLE, [folder]):
+        check_address("engine.storage", folder)
+        for refused in (file, "/"):
+            with pytest.raises(TrustError):
+                check_address("engine.storage", refused)
+        with pytest.raises(TrustError):
+            check_file("fault", folder)
+    with pytest.raises(TrustError):
+        check_file("fault", folder)
 
 
 def test_imports_that_overlap_in_threads_leave_the_environment_as_it_was(monkeypatch) -> None:

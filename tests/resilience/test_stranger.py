@@ -356,6 +356,23 @@ def test_a_dependency_is_pushed_only_if_it_is_what_dvc_keeps(path, workspace, tm
     assert not store.exists() or not any(p.is_file() for p in store.rglob("*"))
 
 
+@pytest.mark.parametrize("end", [".dir", ""], ids=["folder", "file"])
+def test_a_link_in_the_place_of_an_object_is_not_written_through(end, workspace, tmp_path):
+    """A clone may hold both the workspace and the folder that is its DVC remote."""
+    store = tmp_path / "store"
+    objects = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    object_ = next(p for p in objects.rglob("*") if p.is_file() and p.suffix == end)
+    link = store / object_.relative_to(objects.parent.parent)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "planted")
+    track(workspace, workspace.root / "conf")
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
+    with pytest.raises(LinkError, match="is a symlink to .*planted"):
+        push("tiny", workspace.root)
+    assert not (tmp_path / "planted").exists()
+
+
 @pytest.mark.parametrize("how", ["a file of the workspace", "trust", "the user's settings"])
 def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
     how, workspace, tmp_path, monkeypatch

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.fetch import CACHE_VARIABLE, MIRROR_VARIABLE
 from minari_pipe.core.files.links import refuse_links
 from minari_pipe.core.messages import one_line
-from minari_pipe.core.trust import ADDRESSES_VARIABLE
+from minari_pipe.core.trust import NAMED_ADDRESSES_VARIABLE, NAMED_FILES_VARIABLE, naming
 from minari_pipe.errors import ConfigError, LinkError, MinariPipeError, ReportedError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.conf_files import datasets
@@ -103,11 +103,12 @@ def run_pipeline(
     lock: AbstractContextManager[None] = nullcontext()
     if dry_run is None:
         lock = exclusive(driver_lock(name, root), wait_seconds=patience, busy=busy, waiting=waiting)
-    with lock:
+    with lock, ExitStack() as stack:
         recorded = dvc_yaml.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
-        _trust(check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores")))
+        named = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
+        stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
         params = prepare(name, config, previous or None, root)
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
@@ -137,7 +138,8 @@ def run_pipeline(
                     print(f"{name}: {line}", flush=True)
             return
         dvc_yaml.sync(name, params, own, root)
-        _trust_typed(params.engine, typed)
+        addresses = _typed_addresses(params.engine, typed)
+        stack.enter_context(naming(NAMED_ADDRESSES_VARIABLE, addresses))
         try:
             with _up_to_date_family(params, shared, root, pull):
                 ran = _reproduce(name, root, pull)
@@ -248,17 +250,11 @@ def _asks_to_replace(params: Config, overrides: list[str]) -> bool:
     return is_set(overrides, "publish", "replace") and bool(params.publish.replace)
 
 
-def _trust_typed(engine: Engine, overrides: list[str]) -> None:
-    """Trust the addresses that this command line itself names; stages trust no others."""
+def _typed_addresses(engine: Engine, overrides: list[str]) -> list[str]:
+    """Return the addresses of the engine that this command line itself names."""
     addresses = (("address", engine.address), ("storage", engine.storage))
     named = [(key, place) for key, place in addresses if place is not None]
-    _trust([resolved(place) for key, place in named if is_set(overrides, "engine", key)])
-
-
-def _trust(addresses: list[str]) -> None:
-    """Trust addresses in this process and in the stages."""
-    known = [os.environ.get(ADDRESSES_VARIABLE, ""), *(a for a in addresses if "," not in a)]
-    os.environ[ADDRESSES_VARIABLE] = ",".join(filter(None, known))
+    return [resolved(place) for key, place in named if is_set(overrides, "engine", key)]
 
 
 def keep_places() -> None:

@@ -505,7 +505,8 @@ def _below(path: Path, root: Path) -> Path | None:
 def check_receiver(repo: Repo, remote: str) -> None:
     """Raise if a push could send other workspaces' data to a remote that only a file names.
 
-    A stranger's lock file may name any hash, and DVC pushes whatever its cache has of it.
+    A stranger's lock file may name any hash, and DVC pushes whatever its cache has of it. It would
+    also write through a link that a clone has in the place of an object.
 
     Args:
         repo: the repository that owns the cache.
@@ -513,7 +514,16 @@ def check_receiver(repo: Repo, remote: str) -> None:
 
     Raises:
         TrustError: the cache lies outside of the workspace, and the remote is not the user's.
+        LinkError: the remote is a folder with a link among its objects.
     """
+    place = repo.cloud.get_remote(name=remote)
+    if place.fs.protocol == "local":
+        for folder in (place.path, f"{place.path}/files/md5"):
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as prefixes:
+                for prefix in prefixes:
+                    if len(prefix.name) == 2 and prefix.is_dir(follow_symlinks=False):
+                        for _ in entries_below(prefix.path):
+                            pass  # entries_below checks each entry
     root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
     url = str(repo.config["remote"][remote]["url"])
     levels = ["system", "global", *(["local"] if _is_own(root) else [])]

@@ -196,6 +196,14 @@ def test_a_target_that_only_a_file_names_is_refused_until_the_user_trusts_it(wor
     assert upload(workspace, "--draft") == ["one: uploaded to ./shared/folder"]
 
 
+@pytest.mark.parametrize("text", ["/", "'~'", "{folder}"])
+def test_a_text_on_the_command_line_allows_no_target_below_it(text, workspace, tmp_path):
+    name_in_the_config(workspace, f"{tmp_path}/shared")
+    given = f"++env.kwargs.key={text.format(folder=tmp_path)}"
+    told = call(workspace, "--draft", "--dry-run", given).stdout
+    assert f"would not be uploaded to {tmp_path}/shared, because a file names it" in told
+
+
 def test_dvc_repro_uploads_nothing_of_what_an_earlier_command_line_named(workspace):
     upload(workspace, "publish.targets=[./out]")
     assert "publish.targets=[./out]" in (workspace.root / "pipelines/one/params.yaml").read_text()
