@@ -84,6 +84,9 @@ def is_trusted_sha256(sha256: str) -> bool:
 def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
     """Return whether the user trusts an address, or a parent of it.
 
+    Of a file, only the path to which links lead counts. A link in the trusted path itself is not
+    followed: a stranger's clone may hold one, and the user would trust all that it leads to.
+
     Args:
         address: as the user would write it; file paths are absolute.
         exactly: ignore trust in a parent.
@@ -95,20 +98,35 @@ def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
         >>> del os.environ["MINARI_PIPE_TRUSTED_ADDRESSES"]
     """
     known = _names(ADDRESSES_VARIABLE, ADDRESSES_FILE)
-    below = not exactly and any(_lies_below(address, place) for place in known)
-    return below or address in known
+    path = _path(address)
+    if path is None:
+        return address in known or (
+            not exactly and any(_lies_below(address, place) for place in known)
+        )
+    real = Path(os.path.realpath(path))
+    places = [place for place in map(_path, known) if place is not None]
+    return any(str(real) == place if exactly else real.is_relative_to(place) for place in places)
+
+
+def line_of(address: str) -> str:
+    """Return the line by which a user trusts an address: a path without links, or the address."""
+    path = _path(address)
+    return address if path is None else os.path.realpath(path)
+
+
+def _path(address: str) -> str | None:
+    """Return the path of a file as it is written, or None for another address."""
+    scheme, path = _divided(address)
+    path = os.path.expanduser(path)
+    # A relative path depends on the current folder; HOST:PORT looks like one, too.
+    return os.path.normpath(path) if scheme == "file" and os.path.isabs(path) else None
 
 
 def _lies_below(address: str, place: str) -> bool:
     """Return whether an address is ``place`` or lies below it, at a boundary of the path."""
     (scheme, path), (place_scheme, place_path) = _divided(address), _divided(place)
-    if scheme != place_scheme:
+    if scheme != place_scheme or scheme == "file":
         return False
-    if scheme == "file":
-        inner, outer = (Path(os.path.expanduser(p)) for p in (path, place_path))
-        # A relative path depends on the current folder; HOST:PORT looks like one, too.
-        is_absolute = inner.is_absolute() and outer.is_absolute()
-        return is_absolute and inner.resolve().is_relative_to(outer.resolve())
     parts, outer_parts = path.rstrip("/").split("/"), place_path.rstrip("/").split("/")
     if any(part in ("", ".", "..") for part in (*parts, *outer_parts)):
         return False
@@ -137,7 +155,7 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
         raise TrustError(
             f"{where} is {address!r}, which comes from a file, and the stage would send its work "
             f"there; if you trust it, pass {where}={address} on the command line, or set "
-            f"{ADDRESSES_VARIABLE}={address}"
+            f"{ADDRESSES_VARIABLE}={line_of(address)}"
         )
 
 
@@ -223,8 +241,8 @@ def check_file(fault: str, place: str) -> None:
     named = map(os.path.realpath, _named_by(NAMED_FILES_VARIABLE))
     if os.path.realpath(place) not in named and not is_trusted_address(place):
         raise TrustError(
-            f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={place}, or add the line {place} "
-            f"to {user_config_dir() / ADDRESSES_FILE}"
+            f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={line_of(place)}, or add the line "
+            f"{line_of(place)} to {user_config_dir() / ADDRESSES_FILE}"
         )
 
 

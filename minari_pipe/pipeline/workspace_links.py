@@ -54,6 +54,27 @@ def open_root(start: Path | None = None) -> Path:
     return root
 
 
+def clone_of(root: Path, otherwise: Path) -> str:
+    """Return the outermost repository above a workspace, or another folder if there is none."""
+    tops = (place for place in reversed(root.parents) if os.path.lexists(place / ".git"))
+    return os.fspath(next(tops, otherwise))
+
+
+def refuse_links_of_clone(path: str, clone: str) -> None:
+    """Raise if a link of a clone lies on the way to ``path``; the user's links are fine.
+
+    Raises:
+        LinkError: names the link.
+    """
+    clone = os.path.realpath(clone)
+    place, *parts = Path(path).parts
+    for part in parts:
+        folder, place = os.path.realpath(place), os.path.join(place, part)
+        is_of_clone = os.path.commonpath([folder, clone]) == clone
+        if is_of_clone and part != os.pardir and os.path.islink(place):
+            refuse_link(place)
+
+
 def check_links(root: Path) -> None:
     """Refuse links in every place that this program, or DVC on its behalf, reads or changes.
 

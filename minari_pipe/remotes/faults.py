@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError
@@ -31,19 +32,25 @@ _UNREADABLE = ("JSONDecodeError", "ContentTypeError", "ResponseParserError", "Ex
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
-def fault_of(error: Exception, address: str, *, credentials: str) -> Fault:
+def fault_of(
+    error: Exception, address: str, *, credentials: str, secrets: Iterable[str | None] = ()
+) -> Fault:
     """Return the meaning of an error raised by s3fs or gcsfs.
 
     Args:
         error: the error.
         address: address of the remote.
         credentials: how to set credentials, for the error message.
+        secrets: what a server may repeat of them, and no message shows.
 
     Example:
         >>> fault_of(PermissionError("denied"), "s3://bucket", credentials="log in").error
         RemoteError('s3://bucket denies access: denied; log in')
     """
-    text = one_line(error).rstrip(".") or type(error).__name__
+    said = str(error)
+    for secret in filter(None, secrets):
+        said = said.replace(secret, "(secret)")
+    text = one_line(said).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = status_of(error)
     if "recursion depth" in text:  # botocore follows redirects until Python's recursion limit

@@ -129,7 +129,8 @@ class GCSRemote(ObjectStore):
         hint = _CREDENTIALS
         if self._files.credentials.method == "anon":
             hint = f"no credentials were found: {hint}"
-        return fault_of(error, self.address, credentials=hint)
+        token = getattr(self._files.credentials.credentials, "token", None)
+        return fault_of(error, self.address, credentials=hint, secrets=[token])
 
     def _put_large(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         """Write a file in a session that the server keeps for a week, even if this process dies.

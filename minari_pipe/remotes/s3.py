@@ -75,9 +75,9 @@ class S3Remote(ObjectStore):
                 session._request = partial(ClientSession._request, session, allow_redirects=False)
                 return session
 
-        session, is_anonymous = _session(address)
+        session, self._credentials = _session(address)
         files = S3FileSystem(
-            anon=is_anonymous,
+            anon=self._credentials is None,
             session=session,
             use_listings_cache=False,
             skip_instance_cache=True,
@@ -120,7 +120,8 @@ class S3Remote(ObjectStore):
         hint = _CREDENTIALS
         if self._files.anon:
             hint = f"no credentials were found: {hint}"
-        return fault_of(error, self.address, credentials=hint)
+        secrets = [getattr(self._credentials, name, None) for name in ("token", "secret_key")]
+        return fault_of(error, self.address, credentials=hint, secrets=secrets)
 
     def _page(self, prefix: str, token: str | None) -> tuple[dict[str, int], str | None]:
         given = {} if token is None else {"ContinuationToken": token}
@@ -240,8 +241,8 @@ def _handlers() -> Any:
     return emitter
 
 
-def _session(address: str) -> tuple[Any, bool]:
-    """Return a session, and whether it has no credentials; public data can be read without.
+def _session(address: str) -> tuple[Any, Any]:
+    """Return a session and its credentials, or None; public data can be read without.
 
     The session keeps those that it finds, so they are looked for once.
 
@@ -255,6 +256,6 @@ def _session(address: str) -> tuple[Any, bool]:
     session = AioSession(event_hooks=copy(_handlers()), include_builtin_handlers=False)
     try:
         session.register_component("data_loader", _loader())
-        return session, sync(get_loop(), session.get_credentials) is None
+        return session, sync(get_loop(), session.get_credentials)
     except BotoCoreError as error:
         raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error

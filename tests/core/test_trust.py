@@ -182,6 +182,25 @@ def test_a_link_below_a_trusted_folder_is_not_trusted_to_lead_out(tmp_path, monk
     assert not is_trusted_address(str(tmp_path / "trusted" / "link"))
 
 
+@pytest.mark.parametrize("exactly", [False, True])
+def test_a_trusted_path_that_is_a_link_trusts_nothing_that_it_leads_to(
+    exactly, tmp_path, monkeypatch
+):
+    """A clone may hold it, or a later pull put it in the place of what the user trusted."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "root").symlink_to("/")
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", f"{tmp_path}/link,{tmp_path}/root")
+    for place in ("link", "real", "root", "link/file", "real/file"):
+        assert not is_trusted_address(str(tmp_path / place), exactly=exactly)
+    with pytest.raises(TrustError, match=rf"TRUSTED_ADDRESSES={tmp_path}/real, or add the line"):
+        check_file("fault", str(tmp_path / "link"))
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", f"{tmp_path}/real")
+    for place in ("link", "real"):
+        assert is_trusted_address(str(tmp_path / place), exactly=exactly)
+        assert is_trusted_address(str(tmp_path / place / "file"), exactly=exactly) != exactly
+
+
 def test_what_the_command_line_names_is_allowed_exactly_and_to_this_run_alone(tmp_path):
     folder, file = str(tmp_path), str(tmp_path / "file")
     with naming(NAMED_FILES_VARIABLE, [folder]):

@@ -125,6 +125,16 @@ def test_what_a_server_says_is_one_short_line_without_control_characters(
     assert "red" in refusal(lambda: list_remote_datasets(address))
 
 
+@pytest.mark.parametrize("status", [400, 403, 404])
+@pytest.mark.parametrize("scheme", ["s3"], indirect=True)
+def test_no_credential_that_a_store_repeats_is_shown(status, proxy, address, monkeypatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "SESSION")
+    said = f"bad SESSION, {os.environ['AWS_SECRET_ACCESS_KEY']}"
+    page = f"<Error><Code>A</Code><Message>{said}</Message></Error>"
+    proxy.inject(Answer(status, body=page.encode()))
+    assert "bad (secret), (secret)" in refusal(lambda: list_remote_datasets(address))
+
+
 @pytest.mark.parametrize("status", [404, 410])
 @pytest.mark.parametrize("scheme", ["gs"], indirect=True)
 def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address) -> None:

@@ -23,11 +23,11 @@ from xxhash import xxh3_128_hexdigest
 from minari_pipe.core.files import atomic
 from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.datasets.examples import step_index_dataset
-from minari_pipe.errors import DatasetExistsError, RemoteError
+from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.hosting import list_remote_namespaces
-from minari_pipe.remotes.transfer.published import naming, unnamed
+from minari_pipe.remotes.transfer.published import check_name, naming, unnamed
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
 from tests.support.covering import covering
@@ -285,6 +285,15 @@ LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
         {METADATA: {"size": 3, "sums": "x"}}
     ),
 }
+
+
+@pytest.mark.parametrize("folder", ["data/", "data/0/", "policies/"])
+@pytest.mark.parametrize("name", ["DVC.yaml", "dvc.lock", "x.dvc", "x.DVC", "dvc.yaml."])
+def test_a_dataset_holds_no_file_that_dvc_acts_on(folder: str, name: str) -> None:
+    """In a workspace of the user's, `dvc repro` would run its commands."""
+    with pytest.raises(CorruptDatasetError, match="which is not a valid path"):
+        check_name(folder + name)
+    assert check_name(f"{folder}{name}.txt") == f"{folder}{name}.txt"
 
 
 def naming_file(section: str, name: str, **entry: Any) -> Callable[[dict[str, Any]], None]:

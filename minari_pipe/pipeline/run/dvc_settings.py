@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from minari_pipe.core.files.atomic import is_file_name
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
-from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address
+from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address, line_of
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.repository import is_tracked
@@ -30,8 +30,10 @@ from minari_pipe.pipeline.workspace_links import (
     cache_types,
     check_folder,
     check_links,
+    clone_of,
     follow_own_cache,
     part_hard_links,
+    refuse_links_of_clone,
 )
 
 if TYPE_CHECKING:
@@ -431,10 +433,9 @@ def _check_folder_remote(url: str, root: Path) -> None:
         return
     if isinstance(url, RelPath):
         clone = os.path.commonpath([url, root])
-    else:  # the outermost repository; without one, an archive may have brought both
-        tops = (place for place in reversed(root.parents) if os.path.lexists(place / ".git"))
-        clone = os.fspath(next(tops, root.parent))
-    _refuse_links_of_clone(url, os.path.realpath(clone))
+    else:
+        clone = clone_of(root, root.parent)  # an archive may have brought both
+    refuse_links_of_clone(url, clone)
     for folder in (url, f"{url}/files", f"{url}/files/md5"):
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
@@ -442,16 +443,6 @@ def _check_folder_remote(url: str, root: Path) -> None:
                     refuse_link(entry.path)
     for _ in entries_below(f"{url}/runs"):
         pass  # entries_below checks each entry
-
-
-def _refuse_links_of_clone(path: str, clone: str) -> None:
-    """Raise if a link of the clone lies on the way to ``path``; the user's links are fine."""
-    place, *parts = Path(path).parts
-    for part in parts:
-        folder, place = os.path.realpath(place), os.path.join(place, part)
-        is_of_clone = os.path.commonpath([folder, clone]) == clone
-        if is_of_clone and part != os.pardir and os.path.islink(place):
-            refuse_link(place)
 
 
 def _check_accounts(remotes: _Remotes, users: dict[str, _Remotes], file: str) -> None:
@@ -533,7 +524,7 @@ def check_receiver(repo: Repo, remote: str) -> None:
         raise TrustError(
             f"other workspaces may share DVC's cache {cache}, and a file of this workspace sets "
             f"{url} as the remote to push to: its lock file could push their files there. If that "
-            f"is your remote, set {ADDRESSES_VARIABLE}={url}"
+            f"is your remote, set {ADDRESSES_VARIABLE}={line_of(url)}"
         )
 
 

@@ -23,7 +23,7 @@ from minari_pipe.core.files.atomic import MANIFEST, sha256_file
 from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.core.messages import print_line
-from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, user_config_dir
+from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, line_of, user_config_dir
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
@@ -32,6 +32,7 @@ from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.signals import run_abandonable
 from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+from minari_pipe.pipeline.workspace_links import clone_of, refuse_links_of_clone
 from minari_pipe.remotes import split_scheme
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ class _Uploads:
             address = _located(resolved(target), self._root)
             if target not in self._named:
                 _check_trusted(target, address)
+            if os.path.isabs(address):
+                refuse_links_of_clone(address, clone_of(self._root, self._root))
             done = self._transferred(address)
         except Exception as exc:  # go on with the other targets
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
@@ -208,6 +211,6 @@ def _check_trusted(target: str, address: str) -> None:
     if not (is_trusted or is_trusted_address(target, exactly=True)):
         raise TrustError(
             f"a file names it, not you; if you trust it, name it on the command line "
-            f"('publish.targets=[{target}]'), or add the line {address} to "
+            f"('publish.targets=[{target}]'), or add the line {line_of(address)} to "
             f"{user_config_dir() / ADDRESSES_FILE}"
         )

@@ -115,6 +115,7 @@ def check_name(name: str) -> str:
         or PurePosixPath(name).as_posix() != name
         or any(
             part.startswith(".")
+            or re.search(r"(^dvc\.(yaml|lock)|\.dvc)[ .]*$", part, re.I)  # `dvc repro` runs them
             or len(part.encode()) > _LONGEST_NAME
             or re.search(r"[\\\0:]", part)
             for part in parts

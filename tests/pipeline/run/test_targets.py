@@ -196,6 +196,16 @@ def test_a_target_that_only_a_file_names_is_refused_until_the_user_trusts_it(wor
     assert upload(workspace, "--draft") == ["one: uploaded to ./shared/folder"]
 
 
+@pytest.mark.parametrize("target", ["./out", "out/deeper", "{root}/out"])
+def test_no_target_is_reached_through_a_link_of_the_workspace(target, workspace, tmp_path):
+    (tmp_path / "victim").mkdir()
+    (workspace.root / "out").symlink_to(tmp_path / "victim")
+    told = call(workspace, "--draft", f"publish.targets=[{target.format(root=workspace.root)}]")
+    assert told.returncode == 1
+    assert f"{workspace.root}/out is a symlink to {tmp_path}/victim" in told.stdout
+    assert list((tmp_path / "victim").iterdir()) == []
+
+
 @pytest.mark.parametrize("text", ["/", "'~'", "{folder}"])
 def test_a_text_on_the_command_line_allows_no_target_below_it(text, workspace, tmp_path):
     name_in_the_config(workspace, f"{tmp_path}/shared")
