@@ -149,9 +149,8 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     Raises:
         TrustError: the user does not trust the place.
     """
-    if address not in _named_by(NAMED_ADDRESSES_VARIABLE) and not is_trusted_address(
-        address, exactly=exactly
-    ):
+    is_named = f"{where}={address}" in _named_by(NAMED_ADDRESSES_VARIABLE)
+    if not (is_named or is_trusted_address(address, exactly=exactly)):
         raise TrustError(
             f"{where} is {address!r}, which comes from a file, and the stage would send its work "
             f"there; if you trust it, pass {where}={address} on the command line, or set "
@@ -167,7 +166,7 @@ def naming(variable: str, places: Iterable[str]) -> Iterator[None]:
 
     Args:
         variable: ``NAMED_FILES_VARIABLE`` or ``NAMED_ADDRESSES_VARIABLE``.
-        places: absolute paths or addresses.
+        places: absolute paths, or ``KEY=ADDRESS``.
     """
     before = os.environ.get(variable)
     os.environ[variable] = json.dumps(list(places))

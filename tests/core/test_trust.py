@@ -212,11 +212,11 @@ def test_what_the_command_line_names_is_allowed_exactly_and_to_this_run_alone(tm
         assert not is_trusted_address(folder)
         with pytest.raises(TrustError):
             check_address("engine.storage", folder)
-    with naming(NAMED_ADDRESSES_VARIABLE, [folder]):
+    with naming(NAMED_ADDRESSES_VARIABLE, [f"engine.storage={folder}"]):
         check_address("engine.storage", folder)
-        for refused in (file, "/"):
+        for key, refused in (("storage", file), ("storage", "/"), ("address", folder)):
             with pytest.raises(TrustError):
-                check_address("engine.storage", refused)
+                check_address(f"engine.{key}", refused)
         with pytest.raises(TrustError):
             check_file("fault", folder)
     with pytest.raises(TrustError):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -356,21 +357,48 @@ def test_a_dependency_is_pushed_only_if_it_is_what_dvc_keeps(path, workspace, tm
     assert not store.exists() or not any(p.is_file() for p in store.rglob("*"))
 
 
+@pytest.mark.parametrize("level", range(4), ids=["object", "prefix", "md5", "files"])
 @pytest.mark.parametrize("end", [".dir", ""], ids=["folder", "file"])
-def test_a_link_in_the_place_of_an_object_is_not_written_through(end, workspace, tmp_path):
+def test_a_link_in_the_place_of_an_object_is_not_written_through(end, level, workspace, tmp_path):
     """A clone may hold both the workspace and the folder that is its DVC remote."""
     store = tmp_path / "store"
     objects = workspace.root / ".dvc" / "cache" / "files" / "md5"
     object_ = next(p for p in objects.rglob("*") if p.is_file() and p.suffix == end)
-    link = store / object_.relative_to(objects.parent.parent)
+    path = store / object_.relative_to(objects.parent.parent)
+    link = [path, *path.parents][level]
     link.parent.mkdir(parents=True)
     link.symlink_to(tmp_path / "planted")
     track(workspace, workspace.root / "conf")
     settings = workspace.root / ".dvc" / "config"
-    settings.write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
+    # as the user's own, of which no file of the workspace says anything
+    settings.with_name("config.local").write_text(
+        f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n"
+    )
     with pytest.raises(LinkError, match="is a symlink to .*planted"):
         push("tiny", workspace.root)
     assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444])
+def test_a_pull_changes_nothing_of_what_a_link_in_the_place_of_an_object_leads_to(
+    mode, workspace, tmp_path
+):
+    store, private = tmp_path / "store", tmp_path / "private"
+    objects = workspace.root / ".dvc" / "cache" / "files" / "md5"
+    object_ = next(p for p in objects.rglob("*.dir"))
+    path = store / object_.relative_to(objects.parent.parent)
+    path.parent.mkdir(parents=True)
+    private.write_bytes(object_.read_bytes())
+    private.chmod(mode)
+    path.symlink_to(private)
+    settings = workspace.root / ".dvc" / "config"
+    settings.write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
+    track(workspace, workspace.root / "conf")
+    shutil.rmtree(objects)
+    (workspace.root / "pipelines" / "tiny" / "episodes").rename(tmp_path / "gone")
+    told = workspace.call(sys.executable, "-m", "minari_pipe", "+dataset=tiny", "--pull").stdout
+    assert "is a symlink to" in told
+    assert stat.S_IMODE(private.stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("how", ["a file of the workspace", "trust", "the user's settings"])

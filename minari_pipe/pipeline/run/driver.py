@@ -251,10 +251,14 @@ def _asks_to_replace(params: Config, overrides: list[str]) -> bool:
 
 
 def _typed_addresses(engine: Engine, overrides: list[str]) -> list[str]:
-    """Return the addresses of the engine that this command line itself names."""
+    """Return the addresses of the engine that this command line itself names, with their keys."""
     addresses = (("address", engine.address), ("storage", engine.storage))
     named = [(key, place) for key, place in addresses if place is not None]
-    return [resolved(place) for key, place in named if is_set(overrides, "engine", key)]
+    return [
+        f"engine.{key}={resolved(place)}"
+        for key, place in named
+        if is_set(overrides, "engine", key)
+    ]
 
 
 def keep_places() -> None:

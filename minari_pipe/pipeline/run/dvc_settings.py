@@ -230,8 +230,9 @@ def _refuse_paths_out() -> None:
     """Patch DVC so that no name leads it out of the folder that the name belongs to.
 
     DVC joins names to paths unchecked, even ``..``: the names of a folder's files, the names that
-    a remote lists, and hashes, as they stand in its cache, in a remote or in ``dvc.lock``. An
-    output or dependency with settings of its own would be looked up wherever those lead.
+    a remote lists, and hashes, as they stand in its cache, in a remote or in ``dvc.lock``. In the
+    place of an object, a clone may hold a link. An output or dependency with settings of its own
+    would be looked up wherever those lead.
     """
     from dvc.output import Output
     from dvc_data.hashfile.db.local import LocalHashFileDB
@@ -250,7 +251,14 @@ def _refuse_paths_out() -> None:
         def oid_to_path(self: Any, oid: str) -> str:
             if _HASH.fullmatch(oid) is None:
                 raise _refusal("a hash", oid)
-            return path_of(self, oid)
+            path = path_of(self, oid)
+            if isinstance(self, LocalHashFileDB):
+                # DVC writes through a link, and changes the mode of what it leads to. The folders
+                # are two letters of the hash, `md5` and `files`.
+                for place in (path, *map(str, list(Path(path).parents)[:3])):
+                    if os.path.islink(place):
+                        refuse_link(place)
+            return path
 
         return oid_to_path
 
@@ -415,9 +423,8 @@ def _check_place_of_remote(name: str, remotes: _Remotes, file: str, root: Path) 
 def _check_folder_remote(url: str, root: Path) -> None:
     """Raise if the folder that a file of the workspace names as its remote holds links.
 
-    The folder may lie beside the workspace in the same clone, under any name. DVC reads an object
-    only if its content has the hash that names it. There may be a million objects, so only their
-    folders are checked.
+    The folder may lie beside the workspace in the same clone, under any name. There may be a
+    million objects, so each is checked where DVC uses it, see :func:`_refuse_paths_out`.
 
     Args:
         url: the url of the remote, as DVC resolves it.
@@ -496,8 +503,7 @@ def _below(path: Path, root: Path) -> Path | None:
 def check_receiver(repo: Repo, remote: str) -> None:
     """Raise if a push could send other workspaces' data to a remote that only a file names.
 
-    A stranger's lock file may name any hash, and DVC pushes whatever its cache has of it. It would
-    also write through a link that a clone has in the place of an object.
+    A stranger's lock file may name any hash, and DVC pushes whatever its cache has of it.
 
     Args:
         repo: the repository that owns the cache.
@@ -505,16 +511,7 @@ def check_receiver(repo: Repo, remote: str) -> None:
 
     Raises:
         TrustError: the cache lies outside of the workspace, and the remote is not the user's.
-        LinkError: the remote is a folder with a link among its objects.
     """
-    place = repo.cloud.get_remote(name=remote)
-    if place.fs.protocol == "local":
-        for folder in (place.path, f"{place.path}/files/md5"):
-            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as prefixes:
-                for prefix in prefixes:
-                    if len(prefix.name) == 2 and prefix.is_dir(follow_symlinks=False):
-                        for _ in entries_below(prefix.path):
-                            pass  # entries_below checks each entry
     root, cache = Path(repo.root_dir), Path(repo.cache.local.path)
     url = str(repo.config["remote"][remote]["url"])
     levels = ["system", "global", *(["local"] if _is_own(root) else [])]
