@@ -223,7 +223,7 @@ EPISODE_FAULTS = {
     "seed without a value": (attribute("seed", h5py.Empty("i8")), "layout", "seed"),
     "seed that is true": (attribute("seed", True), "layout", "seed"),
     "negative seed": (attribute("seed", -5), "layout", "seed"),
-    "seed that is no number": (attribute("seed", "abc"), "readable", None),
+    "seed that is no number": (attribute("seed", "abc"), "layout", "seed"),
     "wrong count of steps": (attribute("total_steps", 7), "totals", "total_steps"),
     "no count of steps": (no_attribute("total_steps"), "totals", "total_steps"),
     "two counts of steps": (attribute("total_steps", [9, 9]), "totals", "total_steps"),
