@@ -20,6 +20,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 import yaml
+from dvc_data.hashfile.db.local import LocalHashFileDB
+from dvc_objects.fs.local import LocalFileSystem
 
 from minari_pipe.core.environments import make_environment, recover
 from minari_pipe.core.files import links
@@ -377,6 +379,16 @@ def test_a_link_in_the_place_of_an_object_is_not_written_through(end, level, wor
     with pytest.raises(LinkError, match="is a symlink to .*planted"):
         push("tiny", workspace.root)
     assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.parametrize("layout", ["files/md5", ""], ids=["now", "before DVC 3"])
+def test_a_cache_or_remote_may_be_reached_by_a_link_of_the_user_s(layout, workspace, tmp_path):
+    check_dvc(workspace.root)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "disk")
+    place = os.path.join(tmp_path, "store", layout).rstrip("/")
+    database = LocalHashFileDB(LocalFileSystem(), place)
+    assert database.oid_to_path("ab" * 16) == f"{place}/ab/{'ab' * 15}"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o444])

@@ -253,11 +253,13 @@ def _refuse_paths_out() -> None:
                 raise _refusal("a hash", oid)
             path = path_of(self, oid)
             if isinstance(self, LocalHashFileDB):
-                # DVC writes through a link, and changes the mode of what it leads to. The folders
-                # are two letters of the hash, `md5` and `files`.
-                for place in (path, *map(str, list(Path(path).parents)[:3])):
-                    if os.path.islink(place):
-                        refuse_link(place)
+                # DVC writes through a link, and changes the mode of what it leads to. The folder
+                # itself may be a link of the user's; in the layout before DVC 3, it is `self.path`.
+                places = [path, os.path.dirname(path)]
+                if self.path.endswith(f"files{os.sep}md5"):
+                    places += [self.path, os.path.dirname(self.path)]
+                for place in filter(os.path.islink, places):
+                    refuse_link(place)
             return path
 
         return oid_to_path
