@@ -39,7 +39,6 @@ from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
 from minari_pipe.storage.hdf5.index.cache import StoredIndex
 from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex
-from minari_pipe.storage.hdf5.index.match import match_all
 from minari_pipe.storage.hdf5.index.views import Reader
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import is_written_here, open_checked, wrote
@@ -211,7 +210,8 @@ class EpisodeFile(EpisodeWriter):
             episodes: number of episodes that count; others are left out with a warning.
             name: what error messages call the file, by default ``source``.
             most_steps: see :meth:`read`.
-            before: the index of the file, if it was found or written in that layout.
+            before: the index of the file, only if all of it has that layout, as
+                :attr:`.StoredIndex.is_of_own_layout` says; without it, nothing is copied.
             pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
 
         Raises:
@@ -220,10 +220,7 @@ class EpisodeFile(EpisodeWriter):
         name = name or source
         is_own = is_written_here(source)
         root = root_of(source)
-        if root is not None and before is None:
-            before = _index_of_own_layout(source, name, spaces)
-            root = root if before is not None else None
-        if root is not None and len(root.headers) == episodes:
+        if root is not None and before is not None and len(root.headers) == episodes:
             copy_beginning(source, path, root)
             direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
             with cls._writing(direct, name, None if is_own else spaces) as new:
@@ -541,17 +538,6 @@ class EpisodeFile(EpisodeWriter):
         with translated(self._path, "episode 0"):
             level = check_leaf(member(self._group(0), "rewards")).gzip
         return level if level in range(1, 10) else None
-
-
-def _index_of_own_layout(source: Path, name: Path, spaces: Spaces) -> FileIndex | None:
-    """Return the index of a file if what its episodes need lies before its root group, or None.
-
-    An append overwrites the root group.
-    """
-    mapped = MappedFile(source)
-    with EpisodeFile.of(mapped, name, source.parent) as structure:
-        found = match_all(mapped.map, structure.look_at, *spaces)
-    return found.index() if found is not None else None
 
 
 def _check_count(path: Path, found: int, expected: int) -> None:

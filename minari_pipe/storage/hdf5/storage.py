@@ -260,7 +260,8 @@ class HDF5Storage(DirectoryStorage):
         if new == self._file_path:
             return EpisodeFile.begin(new)
         mapped = self._mapped()
-        known = mapped.index if mapped is not None else None
+        with self._structure(mapped) as structure:
+            known = self._known(mapped, structure)
         before = None
         if known is not None and known.stored.is_of_own_layout:
             before = known.stored.index()

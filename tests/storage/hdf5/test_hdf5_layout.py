@@ -647,9 +647,10 @@ def test_a_copy_goes_without_the_kernel_too(
 ) -> None:
     with EpisodeFile.create(tmp_path / "x") as file:
         write(file, *(steps_of(10**5, first=i) for i in range(2)))
+        index = file.index()
     if missing == "copy_file_range":
         monkeypatch.delattr(os, "copy_file_range")
-    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y", OF_STEPS, 2) as file:
+    with EpisodeFile.continuing(tmp_path / "x", tmp_path / "y", OF_STEPS, 2, before=index):
         pass
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
 

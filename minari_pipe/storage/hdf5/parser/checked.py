@@ -30,19 +30,19 @@ _BYTES_PER_SECOND = 10_000_000
 #: memory that it may use for any file, and for each byte of the file
 _MEMORY, _MEMORY_PER_BYTE = 2**28, 64
 
-FileVersion = tuple[int, int, int, int]
+_Version = tuple[int, int, int, int]
 #: links of every group by its path
 Members = dict[str, nodes.Links]
 #: kinds of links in this file; all others lead to another one
 _KINDS = {h5py.h5l.TYPE_HARD: "hard", h5py.h5l.TYPE_SOFT: "soft"}
 
 #: error of each file version that was probed, None if there is none
-_verdicts: dict[FileVersion, str | None] = {}
+_verdicts: dict[_Version, str | None] = {}
 #: file versions that this process wrote, each with whether it wrote all of it
-_written: dict[FileVersion, bool] = {}
+_written: dict[_Version, bool] = {}
 _MOST_WRITTEN = 1000
 #: file versions whose values libhdf5 may read
-_readable: set[FileVersion] = set()
+_readable: set[_Version] = set()
 
 
 def open_checked(path: str | Path, below: PathLike | None = None) -> nodes.File:
@@ -74,7 +74,7 @@ def check_readable(path: str | Path) -> None:
         CorruptDatasetError: it is damaged.
     """
     path = Path(path)
-    version = file_version(path)
+    version = _version(path)
     if version in _readable or not version[2]:
         return
     members: Members = {}
@@ -89,7 +89,7 @@ def check_readable(path: str | Path) -> None:
     with h5py.File(path, "r") as opened:
         _check_opened(opened, members)
         _refuse_unsafe_below(opened)
-    if file_version(path) == version:
+    if _version(path) == version:
         _readable.add(version)
 
 
@@ -160,14 +160,14 @@ def _refuse_unsafe_below(file: h5py.File) -> None:
 
 def wrote(path: Path, *, wholly: bool = True) -> None:
     """Record that this process wrote a file; not wholly if it copied bytes of another process."""
-    _written[file_version(path)] = wholly
+    _written[_version(path)] = wholly
     if len(_written) > _MOST_WRITTEN:
         del _written[next(iter(_written))]
 
 
 def is_written_here(path: Path) -> bool | None:
     """Return whether this process wrote all of a file; None if it wrote nothing of it."""
-    return _written.get(file_version(path))
+    return _written.get(_version(path))
 
 
 def prove(path: Path) -> None:
@@ -176,10 +176,10 @@ def prove(path: Path) -> None:
     Raises:
         CorruptDatasetError: the process reports an error, crashes or hangs.
     """
-    version = file_version(path)
+    version = _version(path)
     if version not in _verdicts:
         with open(path, "rb") as file:
-            if file_version(file.fileno()) != version:
+            if _version(file.fileno()) != version:
                 raise CorruptDatasetError("the file changed while it was opened")
             _verdicts[version] = _prove(path, file.fileno(), version[2])
     problem = _verdicts[version]
@@ -214,8 +214,7 @@ def _prove(path: Path, opened: int, size: int) -> str | None:
     return said or f"it is damaged and crashes libhdf5 (exit code {result.returncode})"
 
 
-def file_version(file: Path | int) -> FileVersion:
-    """Return what identifies the present content of a file, even after it is renamed."""
+def _version(file: Path | int) -> _Version:
     stat = os.stat(file)
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -300,12 +299,12 @@ class H5pyFile(H5pyGroup, nodes.File):
     """A file that h5py reads, after a successful probe."""
 
     def __init__(self, path: Path, below: PathLike | None = None) -> None:
-        version = file_version(path)
+        version = _version(path)
         prove(path)
         self.file = h5py.File(path, "r")
         opened = os.fstat(self.file.id.get_vfd_handle())
         there = status_below(path, below or path.parent)
-        if file_version(path) != version or not os.path.samestat(opened, there):
+        if _version(path) != version or not os.path.samestat(opened, there):
             self.file.close()
             raise CorruptDatasetError("the file changed while it was opened, or is a symlink")
         super().__init__(self.file)
