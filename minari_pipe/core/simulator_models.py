@@ -42,7 +42,7 @@ def check_arguments(
     *,
     where: str = "env",
     below: Path | None = None,
-    given: Collection[str] = (),
+    given: Collection[tuple[str, str]] = (),
 ) -> list[str]:
     """Refuse arguments of an environment that lead a simulator to files the user does not trust.
 
@@ -54,7 +54,7 @@ def check_arguments(
         arguments: as JSON and YAML hold them, nested or not.
         where: the key that holds them, for the message.
         below: where relative paths start; None means the current folder.
-        given: texts that the user gave.
+        given: keys with the texts that the user gave for them.
 
     Returns:
         Files that may be read because the user named them.
@@ -79,7 +79,7 @@ def check_arguments(
             raise TrustError(f"{key} is a model that {fault}; keep it in a file that you trust")
         place = os.path.abspath(os.path.join(below or "", os.path.expanduser(text)))
         for fault in _faults_of(text, place, below):
-            if text in given:
+            if (key, text) in given:
                 found.append(place)
             else:
                 followed = real_place(text, below)

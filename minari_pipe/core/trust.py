@@ -189,7 +189,11 @@ def name_places(places: Iterable[Path]) -> None:
 
 
 def check_files(
-    where: str, values: Any, *, below: Path | None, given: Collection[str] = ()
+    where: str,
+    values: Any,
+    *,
+    below: Path | None,
+    given: Collection[tuple[str, str]] = (),
 ) -> list[str]:
     """Refuse arguments with an outside file, which a config must not get read or published.
 
@@ -200,7 +204,7 @@ def check_files(
         where: the key that holds the values, for the message.
         values: arguments as JSON and YAML hold them, nested or not.
         below: a folder that the user named, whose files may be read; relative paths start there.
-        given: texts that the user gave.
+        given: keys with the texts that the user gave for them.
 
     Returns:
         Outside files that may be read because the user named them.
@@ -211,7 +215,8 @@ def check_files(
     Example:
         >>> check_files("kwargs", {"render_mode": "human", "topic": "/top"}, below=None)
         []
-        >>> check_files("kwargs", {"xml_file": "/../ant.xml"}, below=None, given=["/../ant.xml"])
+        >>> check_files("kwargs", {"xml_file": "/../ant.xml"}, below=None,
+        ...             given=[("kwargs.xml_file", "/../ant.xml")])
         ['/ant.xml']
     """
     found = []
@@ -219,7 +224,7 @@ def check_files(
         place = _elsewhere(text, below)
         if place in _named and place == real_place(text, below):
             continue
-        if place is not None and text in given:
+        if place is not None and (key, text) in given:
             found.append(place)
         elif place is not None:
             fault = f"{key} is {text!r}, which is a file elsewhere that you did not name"

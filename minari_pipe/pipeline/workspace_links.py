@@ -75,6 +75,30 @@ def refuse_links_of_clone(path: str, clone: str) -> None:
             refuse_link(place)
 
 
+def check_named_folder(folder: str, root: Path) -> None:
+    """Refuse links of a clone on the way to a folder that the user named, and below it.
+
+    The user named the folder, not what a stranger put into it. Of a folder that holds the whole
+    workspace, only the files are looked at.
+
+    Args:
+        folder: the folder; it need not exist.
+        root: the workspace.
+
+    Raises:
+        LinkError: names the link.
+    """
+    clone = clone_of(root, root)
+    refuse_links_of_clone(os.path.abspath(folder), clone)
+    place = Path(os.path.realpath(folder))
+    if not place.is_relative_to(os.path.realpath(clone)):
+        return  # links there are the user's own
+    holds_all = root.resolve().is_relative_to(place)
+    entries = entries_below(place, lambda entry: holds_all and os.path.isdir(entry.path))
+    if link := next((entry for entry in entries if entry.is_symlink()), None):
+        refuse_link(link.path)
+
+
 def check_links(root: Path) -> None:
     """Refuse links in every place that this program, or DVC on its behalf, reads or changes.
 

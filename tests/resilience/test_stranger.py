@@ -25,14 +25,17 @@ from dvc_objects.fs.local import LocalFileSystem
 
 from minari_pipe.core.environments import make_environment, recover
 from minari_pipe.core.files import links
+from minari_pipe.core.trust import NAMED_FILES_VARIABLE, naming, texts
 from minari_pipe.errors import ConfigError, LinkError, TrustError
 from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.model_files import referenced_files
+from minari_pipe.pipeline.config.oc_env import literal_texts
 from minari_pipe.pipeline.config.typed import read
 from minari_pipe.pipeline.config.validate_config import check_files
 from minari_pipe.pipeline.releases.dvc_remote import push
 from minari_pipe.pipeline.repository import git, is_tracked, tracked_files, uncommitted
 from minari_pipe.pipeline.run import driver, sync
+from minari_pipe.pipeline.run.dry_run import DryRun
 from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
@@ -1048,13 +1051,116 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     (root / "a" / "b" / "c" / "d").mkdir(parents=True)
     (root / "within").symlink_to("a/b/c/d")
     path = path.format(elsewhere=elsewhere)
-    config = config_of(json.loads(json.dumps({section: FILES_IN[section]}).replace("FILE", path)))
+    values = json.loads(json.dumps(FILES_IN[section]).replace("FILE", path))
+    config = config_of({section: values})
     with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
         check_files(config, root, [])
-    assert check_files(config, root, [path])
+    assert check_files(config, root, list(texts(section, values)))
     if "link" not in path:
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
         assert check_files(config, root, []) == []
+
+
+def test_a_file_that_was_typed_for_one_key_is_read_for_no_other(tmp_path, elsewhere):
+    """A checkpoint is published; an argument of the user's own controller is not."""
+    root = make_workspace(tmp_path / "work")
+    path = str(elsewhere / "tiny" / "thesis.txt")
+    typed = literal_texts([f"policy.controller.teacher={path}"], "policy")
+    own = {"controller": {"teacher": path}}
+    assert check_files(config_of({"policy": own}), root, typed) == [path]
+    # An expert is often the policy itself: `expert: ${policy}`.
+    both = config_of({"policy": own, "ref_scores": {"expert": own}})
+    assert check_files(both, root, typed) == [path]
+    taken = config_of({"policy": own, "ref_scores": {"expert": {"checkpoint": {"path": path}}}})
+    with pytest.raises(TrustError, match=r"ref_scores\.expert\.checkpoint\.path is .* elsewhere"):
+        check_files(taken, root, typed)
+
+
+def test_a_file_that_was_typed_for_a_mixture_is_not_read_for_its_parents(
+    workspace, elsewhere, monkeypatch
+):
+    monkeypatch.chdir(workspace.root)
+    path = str(elsewhere / "tiny" / "thesis.txt")
+    config = config_of({"policy": {"checkpoint": {"path": path}}})
+    with (
+        naming(NAMED_FILES_VARIABLE, [path]),
+        pytest.raises(TrustError, match="a file elsewhere that you did not name"),
+    ):
+        driver.run_pipeline("tiny", config, [], is_parent=True, dry_run=DryRun())
+
+
+SUBDIR = "hydra.output_subdir=.hydra"
+#: Links of a clone, and what a user types.
+HYDRA_WRITES = {
+    "a sweep": ("runs/multirun.yaml", ("-m", "hydra.sweep.dir=runs")),
+    "a job of a sweep": (
+        "runs/0/.hydra",
+        ("-m", "hydra.sweep.dir=runs", "hydra.sweep.subdir='${hydra.job.num}'", SUBDIR),
+    ),
+    "a run": ("out/.hydra/config.yaml", ("hydra.run.dir=out", SUBDIR)),
+    "the folder": ("out/.hydra", ("hydra.run.dir=out", SUBDIR)),
+    "at the top": (".hydra/hydra.yaml", ("hydra.run.dir=.", SUBDIR)),
+    "on the way": ("out", ("hydra.run.dir=out/today", SUBDIR)),
+    "a moment later": ("out/2099", ("hydra.run.dir='out/${now:%Y}'", SUBDIR)),
+    "a log": ("out/hydra_compose.log", ("hydra.run.dir=out", "hydra/job_logging=default")),
+    "a log by name": (
+        "hydra.log",
+        ("hydra/job_logging=default", "hydra.job_logging.handlers.file.filename=hydra.log"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("link", "typed"), HYDRA_WRITES.values(), ids=HYDRA_WRITES)
+def test_hydra_writes_through_no_link_in_a_folder_that_the_user_names(
+    link, typed, workspace, elsewhere
+):
+    before = hashes(elsewhere)
+    place = workspace.root / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    ends_in_file = place.suffix in (".yaml", ".log")
+    place.symlink_to(elsewhere / "tiny" / "thesis.txt" if ends_in_file else elsewhere)
+    told = workspace.refused("+dataset=tiny", *typed)
+    assert f"{place} is a symlink to" in told
+    assert hashes(elsewhere) == before
+
+
+def test_hydra_writes_to_no_folder_that_a_config_chooses(workspace, elsewhere):
+    words = ("+dataset=tiny", f"dataset.license={elsewhere}/made")
+    taken = ("hydra.run.dir='${dataset.license}'", SUBDIR)
+    again = ("hydra.run.dir='out/${hydra:job.override_dirname}'", "dataset.citation='${env.id}'")
+    for typed in (taken, again):
+        assert "make Hydra write anywhere" in workspace.refused(*words, *typed)
+    assert not (elsewhere / "made").exists()
+
+
+def test_hydra_writes_where_the_user_lets_it(workspace):
+    place = "hydra.run.dir='out/${now:%Y}/${hydra.job.name}'"
+    workspace.pipe("+dataset=tiny", place, SUBDIR, "hydra/job_logging=default")
+    found = {path.name for path in (workspace.root / "out").rglob("*.*") if path.is_file()}
+    assert found == {"config.yaml", "hydra.yaml", "overrides.yaml", "hydra_compose.log"}
+
+
+def test_no_config_is_read_through_a_link_in_a_search_path_of_the_user_s(workspace, elsewhere):
+    (workspace.root / "extra" / "author").mkdir(parents=True)
+    (elsewhere / "me.yaml").write_text("name: secret\nemail: null\n")
+    (workspace.root / "extra" / "author" / "me.yaml").symlink_to(elsewhere / "me.yaml")
+    typed = ("+dataset=tiny", "hydra.searchpath=[file://extra]")
+    told = workspace.refused(*typed, "+author=me", "--cfg", "job")
+    assert "me.yaml is a symlink to" in told
+    (workspace.root / "extra" / "author" / "me.yaml").unlink()
+    (workspace.root / "extra" / "author" / "me.yaml").write_text("name: mine\nemail: null\n")
+    assert "name: mine" in workspace.call(*SCRIPT, *typed, "+author=me", "--cfg", "job").stdout
+
+
+@pytest.mark.parametrize("address", ["blocks", "simplecache::file://{root}/blocks", "local:blocks"])
+def test_a_storage_that_the_user_names_holds_no_link(address, workspace, elsewhere):
+    before = hashes(elsewhere)
+    (workspace.root / "blocks").mkdir()
+    (workspace.root / "blocks" / "tiny").symlink_to(elsewhere)
+    storage = f"engine.storage={address.format(root=workspace.root)}"
+    typed = ("engine=ray", "engine.n_workers=1", storage, "collect.seed=5")
+    assert "blocks/tiny is a symlink to" in workspace.refused("+dataset=tiny", *typed)
+    assert hashes(elsewhere) == before
 
 
 @pytest.mark.parametrize("end", ["\0x", "\ud800"], ids=["NUL", "surrogate"])
@@ -1188,7 +1294,8 @@ def test_a_model_in_an_archive_is_not_read_because_a_config_says_so(before, afte
     config = config_of({"env": {"kwargs": {"xml_file": "./arm.mjz"}}})
     with pytest.raises(TrustError, match=r"arm\.mjz, a model that .*: it is a zip archive"):
         check_files(config, root, [])
-    assert check_files(config, root, ["./arm.mjz"]) == [str(root / "arm.mjz")]
+    typed = [("env.kwargs.xml_file", "./arm.mjz")]
+    assert check_files(config, root, typed) == [str(root / "arm.mjz")]
 
 
 def test_no_environment_is_made_of_a_model_that_names_files(tmp_path, monkeypatch):
@@ -1250,7 +1357,7 @@ def test_a_model_that_the_user_trusts_names_what_it_likes(trusted, tmp_path, mon
     root = make_workspace(tmp_path / "work")
     (root / "arm.xml").write_text('<x><mesh file="../mine/tiny/thesis.txt"/></x>')
     env = {"id": "my_arms:Arm-v0", "kwargs": {"xml_file": "./arm.xml"}}
-    given = ["./arm.xml"] if trusted == "typed" else []
+    given = [("env.kwargs.xml_file", "./arm.xml")] if trusted == "typed" else []
     if trusted == "module":  # whose code could read any file
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "my_arms")
     elif not given:

@@ -13,9 +13,17 @@ import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, TrustError
+from minari_pipe.pipeline.config.hydra_errors import one_line
 from minari_pipe.pipeline.config.interpolations import start_counting
+from minari_pipe.pipeline.workspace import find_root
+from minari_pipe.pipeline.workspace_links import (
+    check_named_folder,
+    clone_of,
+    refuse_links_of_clone,
+)
 
 OF_HYDRA = re.compile(r"[+~]*hydra\b")
 
@@ -62,10 +70,19 @@ _FILE_SCHEME = f"{FileConfigSource.scheme()}://"
 
 
 class FilesBelow(FileConfigSource):
-    """Finds configs only in its own folder, and none in Hydra's own groups.
+    """Finds configs only in its own folder, over no link, and none in Hydra's own groups.
 
     A defaults list may contain ``/../../home/secret``.
     """
+
+    def __init__(self, provider: str, path: str) -> None:
+        """Check the folder, which the user may have named by ``hydra.searchpath``."""
+        super().__init__(provider, path)
+        try:
+            root = find_root()
+        except ConfigError:
+            return  # --help works outside a workspace
+        check_named_folder(self.path, root)
 
     def is_config(self, config_path: str) -> bool:
         return _lies_below(config_path) and super().is_config(config_path)
@@ -98,6 +115,7 @@ def checked_load(
         allowed = _HYDRA_SETTINGS  # already known: saves a composition, 0.1 s
     else:
         allowed = _settings_of(_load(self, None, own, *how, **more))
+        _check_places(cfg)
     for key, found in _settings_of(cfg).items():
         if found != allowed[key]:
             raise TrustError(
@@ -162,6 +180,45 @@ def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
         f"{file} sets hydra{below}, which could make Hydra run, import or write something; only "
         f"the command line may set it"
     )
+
+
+def _check_places(cfg: DictConfig) -> None:
+    """Refuse places to which the user lets Hydra write, if a file of the workspace directs them.
+
+    Raises:
+        TrustError: a place takes a value from the config.
+        LinkError: a link of the workspace leads from a place to another.
+    """
+    root = find_root()
+    # Without the rest of the config, for which a place may not ask.
+    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
+    own = OmegaConf.create(text)
+    own.hydra.job.num = own.hydra.job.id = 0  # Hydra sets them later
+
+    def value(key: str) -> Any:
+        try:
+            return OmegaConf.select(own, f"hydra.{key}")
+        except OmegaConfBaseException as exc:
+            raise TrustError(
+                f"hydra.{key} cannot be resolved from Hydra's settings alone ({one_line(exc)}); a "
+                f"value of the config could make Hydra write anywhere, so use only ${{now:...}} "
+                f"and ${{hydra....}} in it"
+            ) from None
+
+    inner = str(value("output_subdir") or "")
+    job = os.path.join(str(value("sweep.dir")), str(value("sweep.subdir")))
+    for folder in (str(value("run.dir")), str(value("sweep.dir")), job):
+        own.hydra.runtime.output_dir = os.path.abspath(folder)
+        check_named_folder(folder, root)
+        check_named_folder(os.path.join(folder, inner), root)
+        for log in ("job_logging", "hydra_logging"):
+            for name in value(f"{log}.handlers") or ():
+                if file := value(f"{log}.handlers.{name}.filename"):
+                    refuse_links_of_clone(os.path.abspath(str(file)), clone_of(root, root))
+    for key in ("run", "sweep"):  # where the times that Hydra takes a moment later may be, too
+        start, found, _ = str(yaml.safe_load(text)["hydra"][key]["dir"]).partition("${")
+        if found and (folder := os.path.dirname(start)):
+            check_named_folder(folder, root)
 
 
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:

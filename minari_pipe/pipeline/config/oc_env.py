@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from minari_pipe.core.messages import without_credentials
+from minari_pipe.core.trust import texts
 from minari_pipe.errors import ConfigError
 from minari_pipe.remotes import carries_login, check_remote_address
 
@@ -125,21 +126,25 @@ def is_literal(text: str) -> bool:
     return "${" not in _WRITTEN.sub("", text)
 
 
-def literal_texts(overrides: list[str], *keys: str) -> set[str]:
+def literal_texts(overrides: list[str], *sections: str) -> set[tuple[str, str]]:
     """Return the texts that overrides of sections give literally, not by a file's ``${...}``.
 
     ``${oc.env:NAME}`` counts as literal: the environment is the user's own.
 
     Args:
         overrides: overrides of a command line.
-        keys: the sections.
+        sections: the sections.
+
+    Returns:
+        Each text with the key that it was given for, because a file may hand it on to another one.
 
     Example:
         >>> literal_texts(["publish.targets=[s3://b,'${dataset.license}']"], "publish")
-        {'s3://b'}
+        {('publish.targets[0]', 's3://b')}
     """
-    values = [override.value() for override in _parsed(overrides, *keys)]
-    return {text for value in values for text in _texts(value) if is_literal(text)}
+    given = [(each.key_or_group, each.value()) for each in _parsed(overrides, *sections)]
+    found = [pair for key, value in given for pair in texts(key, _without_numbers(value))]
+    return {(key, text) for key, text in found if is_literal(text)}
 
 
 def is_set(overrides: list[str], section: str, key: str) -> bool:
@@ -168,14 +173,13 @@ def _parsed(overrides: list[str], *keys: str) -> list[Override]:
     return OverridesParser.create().parse_overrides(own)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _without_numbers(value: Any) -> Any:
+    """Return a value with its numbers as text, as OmegaConf converts them where text is due."""
     if isinstance(value, dict):
-        value = list(value.values())
+        return {key: _without_numbers(part) for key, part in value.items()}
     if isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield str(value)
+        return [_without_numbers(part) for part in value]
+    return str(value) if isinstance(value, int | float) else value
 
 
 def without_values(text: str) -> str:

@@ -215,13 +215,13 @@ def check_source(where: str, source: Source, root: Path) -> None:
         raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 
 
-def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]:
+def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) -> list[str]:
     """Refuse files outside the workspace, unless the user names them or trusts them.
 
     Args:
         config: as composed; its policies and environments may name files.
         root: the workspace.
-        given: texts that the command line itself gives.
+        given: keys with the texts that the command line itself gives for them.
 
     Returns:
         Files outside the workspace, and models that name other files, which the command line
@@ -233,6 +233,10 @@ def check_files(config: Config, root: Path, given: Collection[str]) -> list[str]
         LinkError: a link in the workspace leads outside.
     """
     found = []
+    # A policy is often the expert, too, and by default its environment is that of the scores.
+    for start, also in (("env.", "ref_scores.eval_env."), ("policy.", "ref_scores.expert.")):
+        own = [(key.removeprefix(start), text) for key, text in given if key.startswith(start)]
+        given = [*given, *((also + key, text) for key, text in own)]
     for section in ("env", "policy", "ref_scores"):
         values = values_of(vars(config)[section])
         found += trust.check_files(section, values, below=root, given=given)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import MinariPipeError, MissingDependencyError, RemoteError
@@ -32,6 +33,18 @@ from minari_pipe.pipeline.execution.blocks import (
     dump_record,
     parse_record,
 )
+
+
+def local_folder(address: str) -> str | None:
+    """Return the folder of this machine that an fsspec address means, or ``None``.
+
+    Example:
+        >>> [local_folder(place) for place in ("simplecache::file:///blocks", "s3://bucket")]
+        ['/blocks', None]
+    """
+    last = address.rpartition("::")[2]
+    is_local = fsspec.utils.get_protocol(last) in ("file", "local")
+    return LocalFileSystem._strip_protocol(last) if is_local else None
 
 
 @dataclass(frozen=True)

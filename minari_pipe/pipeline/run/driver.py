@@ -107,7 +107,8 @@ def run_pipeline(
         recorded = dvc_yaml.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
-        named = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
+        with naming(NAMED_FILES_VARIABLE, []):  # not those of a mixture whose parent this is
+            named = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
         stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
         params = prepare(name, config, previous or None, root)
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)

@@ -73,7 +73,7 @@ def upload_to_targets(
             flush=True,
         )
         return
-    named = literal_texts(overrides, "publish")
+    named = _named(overrides)
     _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
 
 
@@ -90,7 +90,7 @@ def would_upload(
         draft: also upload a version that is not released.
     """
     dataset_id = params.dataset.id
-    named = literal_texts(overrides, "publish")
+    named = _named(overrides)
     content = published_manifest(root / "datasets" / dataset_id)
     released = released_manifest(dataset_id, root)
     is_released = content is not None and released == identity_of(content)
@@ -106,6 +106,11 @@ def would_upload(
             yield f"would be uploaded to {target}"
         else:
             yield f"would not be uploaded to {target}, because a file names it, not you"
+
+
+def _named(overrides: list[str]) -> set[str]:
+    """Return the targets that a command line names."""
+    return {text for _, text in literal_texts(overrides, "publish")}
 
 
 class _Uploads:

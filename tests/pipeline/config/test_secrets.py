@@ -63,7 +63,9 @@ def test_places_of_the_users_own_are_recorded_as_they_are_written(workspace):
     assert composed.config.engine.address == "${oc.env:TOKEN}"
     assert composed.config.dataset.license == "${oc.env:TOKEN}"
     assert composed.overrides[1:] == [*places, copied]
-    assert literal_texts(composed.overrides, "publish") == {"s3://x/${oc.env:TOKEN}"}
+    assert literal_texts(composed.overrides, "publish") == {
+        ("publish.targets[0]", "s3://x/${oc.env:TOKEN}")
+    }
     assert oc_env.resolved("s3://x/${oc.env:TOKEN}") == f"s3://x/{SECRET}"
     assert oc_env.without_values(f"no {SECRET}") == "no ${oc.env:TOKEN}"
     with pytest.raises(ConfigError, match="the environment variable NONE is not set"):
