@@ -21,6 +21,7 @@ DEFERRED = {
     "aiohttp": "optional, with gcsfs",
     "aiobotocore": "optional, with s3fs",
     "botocore": "optional, with s3fs",
+    "colorama": "comes with dvc",
     "dvc_data": "comes with dvc",
     "dvc_http": "comes with dvc",
     "yarl": "comes with aiohttp",

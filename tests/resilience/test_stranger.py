@@ -135,7 +135,8 @@ def edit_yaml(workspace: Workspace, name: str, edit: Callable[[Any], object]) ->
         (name_of_a_policy, (*MODULE, "+dataset=tiny", "--info", "defaults-tree")),
         (versions, (*MODULE, "+dataset=tiny", "--dry-run")),
         (versions, (sys.executable, "-m", "minari_pipe.pipeline.run.sync")),
-        (keys_of_the_lock, (*MODULE, "+dataset=tiny", "--dry-run")),
+        # a process of its own, into which DVC is not imported yet
+        (keys_of_the_lock, ("env", *MODULE, "+dataset=tiny", "--dry-run")),
         (entry_of_the_catalog, (sys.executable, "-m", "minari_pipe.pipeline.stages.catalog")),
     ],
 )

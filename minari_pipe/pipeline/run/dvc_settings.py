@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -71,7 +72,16 @@ _NO_ADDRESSES = {"dvc", "git", "local", "memory"}
 
 
 def quiet_dvc() -> None:
-    """Turn off DVC's analytics and logging: its exceptions carry the messages."""
+    """Turn off DVC's analytics and logging: its exceptions carry the messages.
+
+    Without a terminal, DVC also puts colorama around stdout, which fails at a sequence that sets a
+    title before it can be escaped.
+    """
+    import dvc.logger  # noqa: F401 - which does so, once
+    from colorama import initialise
+
+    if sys.stdout is initialise.wrapped_stdout:
+        sys.stdout = initialise.orig_stdout
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     for name in ("dvc", "dvc_data", "dvc_objects"):
         log = logging.getLogger(name)
