@@ -78,11 +78,8 @@ class FilesBelow(FileConfigSource):
     def __init__(self, provider: str, path: str) -> None:
         """Check the folder, which the user may have named by ``hydra.searchpath``."""
         super().__init__(provider, path)
-        try:
-            root = find_root()
-        except ConfigError:
-            return  # --help works outside a workspace
-        check_named_folder(self.path, root)
+        if root := _workspace():
+            check_named_folder(self.path, root)
 
     def is_config(self, config_path: str) -> bool:
         return _lies_below(config_path) and super().is_config(config_path)
@@ -182,6 +179,14 @@ def refuse_hydra(file: Path, keys: list[Any]) -> NoReturn:
     )
 
 
+def _workspace() -> Path | None:
+    """Return the workspace; outside of one, a command line only shows a config or help."""
+    try:
+        return find_root()
+    except ConfigError:
+        return None
+
+
 def _check_places(cfg: DictConfig) -> None:
     """Refuse places to which the user lets Hydra write, if a file of the workspace directs them.
 
@@ -189,7 +194,8 @@ def _check_places(cfg: DictConfig) -> None:
         TrustError: a place takes a value from the config.
         LinkError: a link of the workspace leads from a place to another.
     """
-    root = find_root()
+    if (root := _workspace()) is None:
+        return
     # Without the rest of the config, for which a place may not ask.
     text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
     own = OmegaConf.create(text)
