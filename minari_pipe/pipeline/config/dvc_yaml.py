@@ -397,6 +397,8 @@ def read_params(name: str, root: Path) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict):
         return None
+    if not all(isinstance(found.get(section, {}), dict) for section in ("code", "dataset")):
+        return None
     packages, overrides = found.get("packages"), found.get("overrides")
     stages = packages.values() if isinstance(packages, dict) else [None]
     if not all(isinstance(v, dict) and all(isinstance(w, str) for w in v.values()) for v in stages):

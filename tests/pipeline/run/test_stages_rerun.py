@@ -268,6 +268,8 @@ DAMAGES = {
     "no packages": b"overrides: []\n",
     "odd packages": b"packages: {collect: 1}\noverrides: []\n",
     "odd overrides": b"packages: {}\noverrides: [1]\n",
+    "odd code": b"packages: {}\noverrides: []\ncode: [1]\n",
+    "odd dataset": b"packages: {}\noverrides: []\ndataset: [1]\n",
     "nothing": b"",
     "aliases": b"packages: {}\noverrides: []\na: &a [1]\nb: [*a, *a]\n",
     "deep": b"a: " + b"[" * 50_000,
