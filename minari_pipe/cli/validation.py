@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +29,17 @@ from minari_pipe.core.files.manifest import (
     read_manifest,
 )
 from minari_pipe.core.files.manifest_update import upgrade as upgrade_manifest
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.progress_bar import ProgressBar
 from minari_pipe.datasets.identity import checked_content_sha256
-from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetNotFoundError,
+    InvalidDatasetIdError,
+    UnsupportedVersionError,
+)
 from minari_pipe.remotes.hosting import load_dataset
 from minari_pipe.storage.base import MinariStorage, has_metadata_file, other_format
 
@@ -98,7 +106,11 @@ def validate(
 
 def _found(dataset: str) -> tuple[str, Path]:
     """Return the name of the dataset, and the folder or file of its data."""
+    with suppress(InvalidDatasetIdError, DatasetNotFoundError):
+        loaded = load_dataset(dataset)  # first: a folder of that name may be a stranger's
+        return loaded.id, loaded.storage.data_path
     path = Path(os.path.abspath(dataset))
+    refuse_tracked_links(path)
     if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
         path = Path(os.path.realpath(path))  # a link to the data folder, beside the manifest
     for place in (data_in(path), path):

@@ -14,10 +14,12 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
@@ -85,12 +87,14 @@ def data_in(folder: Path) -> Path:
     """Return ``data/`` of a folder that the user named.
 
     Raises:
-        LinkError: it is a symlink, which the author of the folder may have planted.
+        LinkError: it is a symlink, which the author of the folder may have planted, or a symlink
+            of a git repository leads to the folder.
 
     Example:
         >>> data_in(Path("downloads/door")).as_posix()
         'downloads/door/data'
     """
+    refuse_tracked_links(folder)
     refuse_links(folder / "data", folder)
     return folder / "data"
 
@@ -186,6 +190,7 @@ def _configured_root() -> Path:
 
 def _root() -> Path:
     root = _configured_root()
+    _check_root(root.absolute())
     try:
         if not root.is_dir():  # an existing root may be read-only
             root.mkdir(parents=True, exist_ok=True)
@@ -195,6 +200,11 @@ def _root() -> Path:
             f"a writable folder"
         ) from exc
     return root
+
+
+@lru_cache(maxsize=8)  # it takes a twentieth of the time that a dataset takes to load
+def _check_root(root: Path) -> None:
+    refuse_tracked_links(root)
 
 
 def _inside(path: Path, root: Path) -> Path:

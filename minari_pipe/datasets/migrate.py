@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from minari_pipe.core.datasets_root import data_in, data_path_of
 from minari_pipe.core.env_specs import todays_spec
 from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.core.files.links import expand_user
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.metadata import MINARI_VERSION, metadata_faults
 from minari_pipe.core.spaces import is_image_space, space_leaves
 from minari_pipe.datasets.copying import STORAGE_KEYS
@@ -136,8 +138,9 @@ def _data_path(source: str | os.PathLike[str]) -> Path:
     Raises:
         DatasetNotFoundError: there is no dataset.
     """
-    candidates = list(_candidates(source))
-    for path in candidates:
+    candidates = []
+    for path in _candidates(source):
+        candidates.append(path)
         if has_metadata_file(path) or other_format(path) is not None:
             return path
     there = next((path for path in candidates if path.exists()), None)
@@ -162,16 +165,15 @@ def _what_it_is(path: Path) -> str:
 
 
 def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
+    with suppress(InvalidDatasetIdError):  # first: a folder of that name may be a stranger's
+        parse_dataset_id(os.fspath(source))
+        yield data_path_of(os.fspath(source))
     path = expand_user(source)
+    refuse_tracked_links(path)
     if path.is_file() and has_metadata_file(path.parent):
         yield path.parent  # the file is part of the current layout
     yield path
     yield data_in(path)
-    try:
-        parse_dataset_id(os.fspath(source))
-    except InvalidDatasetIdError:
-        return
-    yield data_path_of(os.fspath(source))
 
 
 def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:

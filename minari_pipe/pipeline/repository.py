@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from minari_pipe.core.git import git
 from minari_pipe.errors import ConfigError
-
-#: A clone may contain a folder that looks like a bare repository, whose settings name commands.
-_SETTINGS = (
-    "safe.bareRepository=explicit",
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "core.quotePath=off",
-)
-_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
-
-
-def git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run git in ``root`` and return the result, whatever the exit code.
-
-    Raises:
-        ConfigError: git is not installed.
-    """
-    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-    try:
-        return subprocess.run(
-            ["git", *settings, *arguments],
-            cwd=root,
-            env={**os.environ, **_NO_FETCH},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except FileNotFoundError as exc:
-        raise ConfigError("this needs git, which is not on PATH") from exc
 
 
 def is_repository(root: Path) -> bool:

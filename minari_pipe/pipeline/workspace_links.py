@@ -79,7 +79,7 @@ def check_named_folder(folder: str, root: Path) -> None:
     """Refuse links of a clone on the way to a folder that the user named, and below it.
 
     The user named the folder, not what a stranger put into it. Of a folder that holds the whole
-    workspace, only the files are looked at.
+    workspace, only what is directly in it is looked at.
 
     Args:
         folder: the folder; it need not exist.
@@ -94,7 +94,7 @@ def check_named_folder(folder: str, root: Path) -> None:
     if not place.is_relative_to(os.path.realpath(clone)):
         return  # links there are the user's own
     holds_all = root.resolve().is_relative_to(place)
-    entries = entries_below(place, lambda entry: holds_all and os.path.isdir(entry.path))
+    entries = entries_below(place, lambda e: holds_all and e.is_dir(follow_symlinks=False))
     if link := next((entry for entry in entries if entry.is_symlink()), None):
         refuse_link(link.path)
 

@@ -21,6 +21,7 @@ from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES, remove_all_but, sh
 from minari_pipe.core.files.changes import new_file, remove
 from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (
     METADATA,
@@ -52,10 +53,12 @@ class DirectoryRemote(Remote):
 
         Raises:
             ConfigError: it begins with ``~name``, and there is no such user.
+            LinkError: a symlink of a git repository leads to it.
         """
         path = address.partition("://")[2] if "://" in address else address
         self.address = address[: len(address) - len(path)] + (path.rstrip("/") or "/")
         self._root = expand_user(path).absolute()
+        refuse_tracked_links(self._root)
 
     def dataset_ids(self, prefix: str = "") -> list[str]:
         return [name for name, is_dataset in self._walk(prefix) if is_dataset]

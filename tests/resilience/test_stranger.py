@@ -1077,6 +1077,16 @@ def test_a_file_that_was_typed_for_one_key_is_read_for_no_other(tmp_path, elsewh
         check_files(taken, root, typed)
 
 
+def test_a_file_beside_the_workspace_is_read_through_no_link_of_its_repository(tmp_path, elsewhere):
+    root = make_workspace(tmp_path / "clone" / "work")
+    (tmp_path / "clone" / "best.zip").symlink_to(elsewhere / "tiny" / "thesis.txt")
+    assert git(root.parent, "init", "--quiet").returncode == 0
+    assert git(root.parent, "add", "best.zip").returncode == 0
+    values = {"checkpoint": {"path": "../best.zip"}}
+    with pytest.raises(LinkError, match="best.zip is a symlink to"):
+        check_files(config_of({"policy": values}), root, list(texts("policy", values)))
+
+
 def test_a_file_that_was_typed_for_a_mixture_is_not_read_for_its_parents(
     workspace, elsewhere, monkeypatch
 ):
@@ -1101,6 +1111,10 @@ HYDRA_WRITES = {
     "a run": ("out/.hydra/config.yaml", ("hydra.run.dir=out", SUBDIR)),
     "the folder": ("out/.hydra", ("hydra.run.dir=out", SUBDIR)),
     "at the top": (".hydra/hydra.yaml", ("hydra.run.dir=.", SUBDIR)),
+    "a later job of a sweep": (
+        "run_1",
+        ("-m", "hydra.sweep.dir=.", "hydra.sweep.subdir='run_${hydra.job.num}'", SUBDIR),
+    ),
     "on the way": ("out", ("hydra.run.dir=out/today", SUBDIR)),
     "a moment later": ("out/2099", ("hydra.run.dir='out/${now:%Y}'", SUBDIR)),
     "a log": ("out/hydra_compose.log", ("hydra.run.dir=out", "hydra/job_logging=default")),
@@ -1125,11 +1139,17 @@ def test_hydra_writes_through_no_link_in_a_folder_that_the_user_names(
     assert hashes(elsewhere) == before
 
 
+OPTIONAL = "{optional /author: ../../mine/made}, "
+
+
 def test_hydra_writes_to_no_folder_that_a_config_chooses(workspace, elsewhere):
     words = ("+dataset=tiny", f"dataset.license={elsewhere}/made")
     taken = ("hydra.run.dir='${dataset.license}'", SUBDIR)
     again = ("hydra.run.dir='out/${hydra:job.override_dirname}'", "dataset.citation='${env.id}'")
-    for typed in (taken, again):
+    # A file's choice: one that is optional need not exist.
+    workspace.replace("conf/dataset/tiny.yaml", "defaults: [", "defaults: [" + OPTIONAL)
+    chosen = ("hydra.run.dir='out/${hydra:runtime.choices.author}'", SUBDIR)
+    for typed in (taken, again, chosen):
         assert "make Hydra write anywhere" in workspace.refused(*words, *typed)
     assert not (elsewhere / "made").exists()
 

@@ -200,6 +200,9 @@ def _check_places(cfg: DictConfig) -> None:
     text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
     own = OmegaConf.create(text)
     own.hydra.job.num = own.hydra.job.id = 0  # Hydra sets them later
+    # A file's defaults list chooses them; one that is optional need not exist.
+    choices = own.hydra.runtime.choices.items()
+    own.hydra.runtime.choices = {k: v for k, v in choices if v is None or _lies_below(str(v))}
 
     def value(key: str) -> Any:
         try:
@@ -221,10 +224,14 @@ def _check_places(cfg: DictConfig) -> None:
             for name in value(f"{log}.handlers") or ():
                 if file := value(f"{log}.handlers.{name}.filename"):
                     refuse_links_of_clone(os.path.abspath(str(file)), clone_of(root, root))
-    for key in ("run", "sweep"):  # where the times that Hydra takes a moment later may be, too
-        start, found, _ = str(yaml.safe_load(text)["hydra"][key]["dir"]).partition("${")
-        if found and (folder := os.path.dirname(start)):
-            check_named_folder(folder, root)
+    # Other jobs have other numbers, and Hydra takes the time a moment later.
+    raw = yaml.safe_load(text)["hydra"]
+    for written in (str(raw["run"]["dir"]), f"{raw['sweep']['dir']}/{raw['sweep']['subdir']}"):
+        start, found, _ = written.partition("${")
+        folder, name = os.path.split(start)
+        for other in os.listdir(folder or ".") if found and os.path.isdir(folder or ".") else ():
+            if other.startswith(name):
+                check_named_folder(os.path.join(folder, other), root)
 
 
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from minari_pipe.core import trust
 from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.trust import check_target
 from minari_pipe.errors import ConfigError, did_you_mean
@@ -201,8 +202,10 @@ def check_source(where: str, source: Source, root: Path) -> None:
     if path is None and address is None:
         raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
     place = source_file(path or "", root)
-    if place.is_relative_to(root):  # outside the workspace, links are the user's own
+    if place.is_relative_to(root):
         inside(root, place)
+    else:
+        refuse_tracked_links(place)
     if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
         # DVC would take it for a URL, and contact another machine.
         raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
@@ -253,7 +256,10 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
         arguments = {"kwargs": env.kwargs, "wrappers": env.wrappers}
         module = str(env.id).rpartition(":")[0]
         found += check_arguments(module, arguments, where=where, below=root, given=given)
-    return [*dict.fromkeys(found)]
+    found = [*dict.fromkeys(found)]
+    for file in found:
+        refuse_tracked_links(file)
+    return found
 
 
 def _check_not_own(params: Config, root: Path, name: str) -> None:

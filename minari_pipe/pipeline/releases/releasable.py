@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from minari_pipe.pipeline.repository import (
 from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
+
+#: Words that trust a module, that say where something goes, or that name a file elsewhere.
+_ALLOWS = re.compile(r"^-|^[^=~]*$|^[+~]*(hydra|engine|publish)\b|[=,:\[\s'\"][/~]|\.\.")
 
 
 def pipelines_of(name: str, root: Path) -> list[str]:
@@ -44,9 +48,14 @@ def _maker(parent: MixtureParent, root: Path) -> str:
 
 
 def arguments(root: Path, name: str) -> str:
-    """Return the command-line arguments that made pipeline ``name``, quoted for a shell."""
-    overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides")
-    return shlex.join(overrides or [f"+dataset={name}"])
+    """Return the command-line arguments that made pipeline ``name``, quoted for a shell.
+
+    A clone may have recorded some by which whoever types them would trust or send something.
+    """
+    overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or [f"+dataset={name}"]
+    allowing = [word for word in overrides if _ALLOWS.search(word)]
+    words = shlex.join(word for word in overrides if word not in allowing)
+    return f"{words} (and what you need of {shlex.join(allowing)})" if allowing else words
 
 
 def check_current(root: Path, name: str, dataset_id: str) -> None:

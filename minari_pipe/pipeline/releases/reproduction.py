@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from tempfile import mkdtemp
 
 import yaml
@@ -193,7 +194,7 @@ def _bring_inputs(found: Reproduction, own: Path) -> None:
         if not source.exists():
             raise ConfigError(
                 f"{pipeline} reads {dependency}, which is neither in git at this commit nor "
-                f"here; run dvc pull {dependency}"
+                f"here; run dvc pull {quote(dependency)}"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_tree(source, target) if source.is_dir() else copy_file(source, target, below=own)

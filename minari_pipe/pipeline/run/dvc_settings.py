@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -164,7 +165,7 @@ def check_dvc(root: Path) -> None:
                     raise TrustError(
                         f"{config.files[level]}: {key} = {value} lets a file of the workspace make "
                         f"DVC write outside it; if you want that, run: "
-                        f"dvc config --unset {key} && dvc config --global {key} {value}"
+                        f"dvc config --unset {key} && dvc config --global {key} {quote(value)}"
                     )
         if any(remote.get("auth") for remote in config["remote"].values()):
             _keep_credentials()
@@ -389,8 +390,8 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
             raise TrustError(
                 f"{file}: the remote {name!r} sets {key}, which could send your credentials "
                 f"elsewhere or run a command; if you want that, run: "
-                f"dvc remote modify --unset {name} {key} && "
-                f"dvc remote modify --local {name} {key} {value}"
+                f"dvc remote modify --unset {quote(name)} {quote(key)} && "
+                f"dvc remote modify --local {quote(name)} {quote(key)} {quote(value)}"
             )
         url = settings.get("url", "")
         if url.lower().startswith("remote:"):
@@ -400,7 +401,7 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
                 raise TrustError(
                     f"{file}: the url of the remote {name!r} is {url}, so DVC would use your own "
                     f"settings of {other!r} for it; if you want that, run: "
-                    f"dvc remote modify --local {name} url {url}"
+                    f"dvc remote modify --local {quote(name)} url {quote(url)}"
                 )
         is_web = url.lower().startswith(("http:", "https:"))
         if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):

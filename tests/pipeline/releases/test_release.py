@@ -310,11 +310,15 @@ def test_the_version_to_set_is_the_next_that_is_free(tmp_path):
             check_released(tmp_path, name, "ab/c-v1", {"content_sha256": "2"})
 
 
+def write_params(root: Path, overrides: list[str]) -> None:
+    params = root / "pipelines" / "mine" / "params.yaml"
+    params.parent.mkdir(parents=True)
+    params.write_text(json.dumps({"overrides": overrides, "packages": {}}))
+
+
 def test_the_command_that_made_a_version_is_told_as_a_shell_takes_it(tmp_path):
     told = ["+dataset=mine", "dataset.description='a, $b'"]
-    params = tmp_path / "pipelines" / "mine" / "params.yaml"
-    params.parent.mkdir(parents=True)
-    params.write_text(json.dumps({"overrides": told, "packages": {}}))
+    write_params(tmp_path, told)
     assert shlex.split(arguments(tmp_path, "mine")) == told
 
 
@@ -348,3 +352,26 @@ def test_without_git_there_is_a_dataset_but_no_release(tmp_path, monkeypatch):
     here(workspace, monkeypatch)
     with pytest.raises(DatasetNotFoundError, match="known: none"):
         release(ID)
+
+
+ALLOWING = (
+    "--trust-module=envs",
+    "--trust-module",
+    "envs",
+    "hydra.run.dir=x",
+    "+hydra/callbacks=x",
+    "publish.replace=true",
+    "engine=ray",
+    "policy.checkpoint.path=/home/me/x.zip",
+    "policy={checkpoint: {path: ~/x.zip}}",
+    "+env.kwargs.xml_file='../x.xml'",
+)
+
+
+@pytest.mark.parametrize("word", ALLOWING)
+def test_advice_has_whoever_follows_it_type_nothing_that_allows_more(word, tmp_path):
+    """A clone may have recorded it."""
+    write_params(tmp_path, ["+dataset=mine", word, "collect.seed=1", "dataset.id=a/b-v0"])
+    told, _, other = arguments(tmp_path, "mine").partition(" (and what you need of ")
+    assert shlex.split(told) == ["+dataset=mine", "collect.seed=1", "dataset.id=a/b-v0"]
+    assert other == f"{shlex.quote(word)})"
