@@ -372,6 +372,28 @@ def test_nothing_is_appended_to_a_damaged_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("where", ["a column", "an attribute"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bool_that_is_neither_0_nor_1_is_refused_whichever_library_reads_it(
+    layout: str, where: str, tmp_path: Path
+) -> None:
+    path = by_h5py(
+        stored(tmp_path, replace(episode(2), metadata={"flags": np.array([False, True])})),
+        **LAYOUTS[layout],
+    )
+    with h5py.File(path, "r+") as file:
+        odd = np.array([0, 8], np.uint8).view(bool)
+        if where == "a column":
+            file["episode_0/truncations"][...] = odd
+        else:
+            h5py.h5a.open(file["episode_0"].id, b"flags").write(odd)
+    content = path.read_bytes()
+    assert "a bool is neither 0 nor 1" in str(read(path)[0])
+    with pytest.raises(CorruptDatasetError, match="a bool is neither 0 nor 1"):
+        append(path, text())
+    assert path.read_bytes() == content
+
+
 # --- any damage
 
 #: libhdf5 reads them in another process first, which takes time

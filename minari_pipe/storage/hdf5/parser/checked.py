@@ -254,7 +254,7 @@ class H5pyGroup(nodes.Group):
     @property
     def attrs(self) -> dict[str, Any]:
         """The attributes."""
-        return dict(self._group.attrs)
+        return _attributes(self._group)
 
     @property
     def links(self) -> nodes.Links:
@@ -328,7 +328,7 @@ class H5pyDataset(nodes.Dataset):
     @property
     def attrs(self) -> dict[str, Any]:
         """The attributes."""
-        return dict(self._dataset.attrs)
+        return _attributes(self._dataset)
 
     def read(self) -> Any:
         """Return all values."""
@@ -345,7 +345,16 @@ class H5pyDataset(nodes.Dataset):
         dataset = self._dataset
         if self.shape is not None and h5py.check_string_dtype(self.dtype) is not None:
             dataset = dataset.asstr()
-        return dataset[()]
+        values = dataset[()]
+        nodes.check_bools(self.name, values)
+        return values
+
+
+def _attributes(node: h5py.Group | h5py.Dataset) -> dict[str, Any]:
+    found = dict(node.attrs)
+    for name, value in found.items():
+        nodes.check_bools(f"attributes of {node.name}: {name}", value)
+    return found
 
 
 def adapt(node: Any) -> Any:

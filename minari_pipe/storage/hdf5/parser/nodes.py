@@ -8,8 +8,21 @@ from typing import Any, Self
 
 import numpy as np
 
+from minari_pipe.errors import CorruptDatasetError
+
 #: members of a group by name: kind of link (hard, soft, external), and address if hard
 Links = dict[str, tuple[str, int]]
+
+
+def check_bools(name: str, values: Any) -> None:
+    """Raise an error if values are an array with a bool that is neither 0 nor 1.
+
+    Raises:
+        CorruptDatasetError: they are.
+    """
+    is_bool = isinstance(values, np.ndarray) and values.dtype == np.bool_
+    if is_bool and (values.view(np.uint8) > 1).any():
+        raise CorruptDatasetError(f"{name}: a bool is neither 0 nor 1")
 
 
 class Node(ABC):

@@ -507,8 +507,7 @@ class File(Group, nodes.File):
         """Convert stored values to those that h5py returns."""
         shape = space.shape or ()
         if kind.raw.names is None:
-            if kind.raw == np.bool_ and (raw.view(np.uint8) > 1).any():
-                raise CorruptDatasetError("a bool is neither 0 nor 1")
+            nodes.check_bools(name, raw)
             if kind.encoding is None or not text:
                 return (raw if raw.flags.writeable else raw.copy()).reshape(shape)
             return as_text(raw.tolist(), kind.encoding).reshape(shape)
