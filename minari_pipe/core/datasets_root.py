@@ -14,12 +14,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
-from minari_pipe.core.git import refuse_tracked_links
+from minari_pipe.core.git import refuse_tracked_links, refuse_tracked_links_once
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
@@ -190,7 +189,7 @@ def _configured_root() -> Path:
 
 def _root() -> Path:
     root = _configured_root()
-    _check_root(root.absolute())
+    refuse_tracked_links_once(root.absolute())
     try:
         if not root.is_dir():  # an existing root may be read-only
             root.mkdir(parents=True, exist_ok=True)
@@ -200,11 +199,6 @@ def _root() -> Path:
             f"a writable folder"
         ) from exc
     return root
-
-
-@lru_cache(maxsize=8)  # it takes a twentieth of the time that a dataset takes to load
-def _check_root(root: Path) -> None:
-    refuse_tracked_links(root)
 
 
 def _inside(path: Path, root: Path) -> Path:

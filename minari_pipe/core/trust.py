@@ -40,8 +40,9 @@ _named: set[str] = set()
 
 def user_config_dir() -> Path:
     """Return the user's own configuration directory of this package."""
-    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(base).expanduser() / "minari_pipe"
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification says to ignore relative values.
+    return Path(base if os.path.isabs(base) else "~/.config").expanduser() / "minari_pipe"
 
 
 def _names(variable: str, file_name: str) -> frozenset[str]:

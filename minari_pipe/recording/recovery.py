@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.datasets.create import Description
 from minari_pipe.datasets.dataset import MinariDataset
@@ -205,6 +206,7 @@ def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
         path = Path(leftover.path if isinstance(leftover, Leftover) else leftover)
         if path.name == JOURNAL:
             path = path.parent
+        refuse_tracked_links(path)
         # read again: it may be gone or in use by now
         if (path / JOURNAL).is_file():
             return _of_journal(path / JOURNAL)

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from minari_pipe.core.files.fetch import cache_folder
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
 from minari_pipe.remotes.base import (
     CONNECT_TIMEOUT,
@@ -140,6 +141,7 @@ class GCSRemote(ObjectStore):
         name = f"{self._files._location}/{self._path(path)}\n{source.sha256}"
         # Anyone who knows the address of a session can write to it.
         record = cache_folder() / "uploads" / hashlib.sha256(name.encode()).hexdigest()
+        refuse_tracked_links(record)
         session, done = self._session(record, source.size)
         if session is None:
             session = self.retried(partial(self._begin, path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -15,9 +16,12 @@ from minari_pipe import (
     publish_dataset,
 )
 from minari_pipe.cli import app
+from minari_pipe.core.files.fetch import locate
 from minari_pipe.core.git import git, refuse_tracked_links
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import LinkError
+from minari_pipe.pipeline.config.schema import Source
+from minari_pipe.recording.recovery import discard, recover
 from minari_pipe.remotes.directory import DirectoryRemote
 
 
@@ -41,7 +45,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_link_that_came_with_a_repository_is_refused(path, clone):
     for way in (path, clone / path):
-        with pytest.raises(LinkError, match=r"ink is a symlink to .* that came with its git"):
+        with pytest.raises(LinkError, match="ink is a symlink to .* with its git repository"):
             refuse_tracked_links(way)
 
 
@@ -52,8 +56,73 @@ def test_a_link_of_the_user_s_is_followed(clone, tmp_path, monkeypatch):
         refuse_tracked_links(way)
     with pytest.raises(LinkError):
         refuse_tracked_links(tmp_path / "to_clone" / "link")
-    monkeypatch.setenv("PATH", str(tmp_path))  # without git, no link is known to be tracked
-    refuse_tracked_links("link")
+
+
+def bare(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Git takes the folder of the link for a bare repository."""
+    for name in ("objects", "refs"):
+        (clone / "deep" / name).mkdir()
+        (clone / "deep" / name / ".keep").touch()
+    (clone / "deep" / "HEAD").write_text("ref: refs/heads/main\n")
+    git(clone, "add", "--all")
+    return clone / "deep" / "Link"
+
+
+def of_another_user(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    return clone / "link"
+
+
+def without_git(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(clone))
+    return clone / "link"
+
+
+def of_a_hook(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GIT_DIR", str(clone / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(clone / "none"))
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    return clone / "deep" / "Link"
+
+
+def behind_another(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (clone.parent / "mine" / "way").symlink_to("../clone/deep/Link")
+    return clone / "own" / "way"
+
+
+def of_another_case(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (clone / "deep" / "Link").rename(clone / "deep" / "LINK")
+    return clone / "deep" / "LINK"
+
+
+DISGUISES = [bare, of_another_user, without_git, of_a_hook, behind_another, of_another_case]
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_link_is_refused_unless_git_says_that_it_is_not_its_own(disguise, clone, monkeypatch):
+    with pytest.raises(LinkError, match="is a symlink to"):
+        refuse_tracked_links(disguise(clone, monkeypatch))
+
+
+def test_no_leftover_and_no_cache_is_reached_by_a_link_of_a_repository(
+    clone, tmp_path, monkeypatch
+):
+    with pytest.raises(LinkError):
+        recover("example/x-v0", clone / "link" / "inner")
+    with pytest.raises(LinkError):
+        discard(clone / "link" / "inner")
+    monkeypatch.setenv("MINARI_PIPE_CACHE", "link")
+    (tmp_path / "file.zip").write_bytes(b"bytes")
+    sha256 = hashlib.sha256(b"bytes").hexdigest()
+    source = Source(address="http://127.0.0.1:9/file.zip", sha256=sha256)
+    with pytest.raises(LinkError):
+        locate(source, what="policy.checkpoint", override="x")
+    list(load_dataset(step_index_dataset().id))  # reads without its cache
+    monkeypatch.setenv("MINARI_PIPE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MINARI_PIPE_MIRROR", "link")
+    with pytest.raises(LinkError):
+        locate(source, what="policy.checkpoint", override="x")
+    assert os.listdir(tmp_path / "mine") == ["inner"]
 
 
 def test_no_remote_and_no_root_is_reached_by_a_link_of_a_repository(clone, tmp_path, monkeypatch):

@@ -234,3 +234,15 @@ def test_imports_that_overlap_in_threads_leave_the_environment_as_it_was(monkeyp
         assert os.environ["PYTHONSAFEPATH"] == (value or "1")
         other.__exit__(None, None, None)
         assert os.environ.get("PYTHONSAFEPATH") == value
+
+
+def test_a_relative_folder_of_settings_is_not_the_user_s(tmp_path, monkeypatch):
+    """A clone may hold one; the XDG specification says to ignore it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", ".config")
+    file = tmp_path / ".config" / "minari_pipe" / "trusted_modules"
+    file.parent.mkdir(parents=True)
+    file.write_text("envs\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert user_config_dir() == tmp_path / "home" / ".config" / "minari_pipe"
+    assert not is_trusted_module("envs")

@@ -1184,6 +1184,22 @@ def test_a_storage_that_the_user_names_holds_no_link(address, workspace, elsewhe
     assert hashes(elsewhere) == before
 
 
+@pytest.mark.parametrize("link", ["store", "store/runs"])
+def test_no_cache_and_no_remote_of_the_user_s_is_reached_by_a_link_of_a_repository(
+    link, workspace, elsewhere, tmp_path
+):
+    """The workspace is a folder of a clone."""
+    before = hashes(elsewhere)
+    place = tmp_path / "clone" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere)
+    assert git(tmp_path / "clone", "init", "--quiet").returncode == 0
+    assert git(tmp_path / "clone", "add", "--all").returncode == 0
+    workspace.dvc("config", "--global", "cache.dir", str(tmp_path / "clone" / "store"))
+    assert "is a symlink to" in workspace.refused("+dataset=tiny", "collect.seed=6")
+    assert hashes(elsewhere) == before
+
+
 @pytest.mark.parametrize("end", ["\0x", "\ud800"], ids=["NUL", "surrogate"])
 def test_a_text_that_no_path_can_be_is_refused_for_where_it_is_cut_off(end, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

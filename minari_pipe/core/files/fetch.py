@@ -25,9 +25,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import expand_user
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.core.progress_bar import ProgressBar
-from minari_pipe.errors import ConfigError, RemoteError
+from minari_pipe.errors import ConfigError, LinkError, RemoteError
 
 if TYPE_CHECKING:
     import requests
@@ -107,6 +108,7 @@ def locate(source: FileSource, *, what: str, override: str) -> Path:
             f"the download could not be verified. Add the sha256, or name a file with {override}"
         )
     target = cache_folder() / "downloads" / sha256 / name
+    refuse_tracked_links(target)
     if not _holds(target, sha256):
         _fetch(source.address, target, sha256=sha256, what=what, override=override)
     return target
@@ -151,6 +153,8 @@ def _fetch(address: str, target: Path, *, sha256: str, what: str, override: str)
             f"{MIRROR_VARIABLE} to a folder or an address prefix that has {target.name!r}, or name "
             f"the file with {override}"
         ) from error
+    except LinkError:  # an OSError, too
+        raise
     except OSError as error:
         raise RemoteError(
             f"{what}: {shown} cannot be stored in {target.parent}: {error.strerror or error}. "
@@ -172,6 +176,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
     shown = without_credentials(mirror)
     if not _SCHEME.match(mirror):
         place = expand_user(mirror) / target.name
+        refuse_tracked_links(place)
         if not place.is_file():
             return f"; {MIRROR_VARIABLE}={shown} has no {target.name!r}"
         try:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import yaml
 
+from minari_pipe.core.files.links import refuse_link
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.pipeline.execution.inputs import recorded_otherwise
 from minari_pipe.pipeline.execution.stage import reports_folder
 from minari_pipe.pipeline.generated_yaml import generated, load_yaml
@@ -155,12 +157,26 @@ def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
+def _run_cache(repo: Repo) -> Path:
+    """Return the folder of DVC's run cache.
+
+    Raises:
+        LinkError: it is reached by a link of a git repository, or holds a link.
+    """
+    folder = Path(repo.stage_cache.cache_dir)
+    refuse_tracked_links(folder)
+    for place in (*folder.glob("*"), *folder.glob("*/*")):
+        if place.is_symlink():
+            refuse_link(os.fspath(place))
+    return folder
+
+
 def remove_broken_run_caches(repo: Repo) -> None:
     """Remove what a kill left in DVC's run cache and DVC cannot handle.
 
     These are half-written entries, which DVC takes for complete ones, and empty folders.
     """
-    folders = list(Path(repo.stage_cache.cache_dir).glob("*/*"))
+    folders = list(_run_cache(repo).glob("*/*"))
     halves = [path for folder in folders for path in folder.glob(".*.tmp")]
     empty = [folder for folder in folders if not any(folder.iterdir())]
     if not (halves or empty):
@@ -202,7 +218,7 @@ def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
 
     with _dvc_lock(root, wait=True):
         entries = [lock["stages"].pop(stage) for stage in wrong]
-        for cached in Path(Repo(str(root)).stage_cache.cache_dir).glob("*/*/*"):
+        for cached in _run_cache(Repo(str(root))).glob("*/*/*"):
             with suppress(yaml.YAMLError):  # DVC removes a damaged one
                 if load_yaml(cached.read_bytes()) in entries:
                     cached.unlink()

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from minari_pipe.core.files.atomic import is_file_name
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
+from minari_pipe.core.git import refuse_tracked_links, refuse_tracked_links_once
 from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address, line_of
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
@@ -249,6 +250,7 @@ def _refuse_paths_out() -> None:
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.tree import Tree
     from dvc_objects.db import ObjectDB
+    from dvc_objects.fs import LocalFileSystem
     from dvc_objects.fs.base import FileSystem, ObjectFileSystem
 
     unchecked = Tree.add
@@ -263,6 +265,8 @@ def _refuse_paths_out() -> None:
             if _HASH.fullmatch(oid) is None:
                 raise _refusal("a hash", oid)
             path = path_of(self, oid)
+            if isinstance(self.fs, LocalFileSystem):
+                refuse_tracked_links_once(self.path)
             if isinstance(self, LocalHashFileDB):
                 # DVC writes through a link, and changes the mode of what it leads to. The folder
                 # itself may be a link of the user's; in the layout before DVC 3, it is `self.path`.
@@ -352,7 +356,8 @@ def _keep_credentials() -> None:
 def _refuse_other_outputs() -> None:
     """Patch DVC so that its run cache restores exactly the outputs that the stage declares.
 
-    DVC checks out any path that an entry names, even a folder behind a link of the workspace.
+    DVC checks out any path that an entry names, even a folder behind a link of the workspace. Nor
+    does it look for links on the way to an entry.
     """
     from dvc.stage.cache import StageCache
 
@@ -366,7 +371,14 @@ def _refuse_other_outputs() -> None:
         is_own = {out["path"] for out in outs} == {out.def_path for out in stage.outs}
         return entry if is_own and not any(out.get("isexec") for out in outs) else None
 
-    StageCache._load = load
+    folder_of = StageCache._get_cache_dir
+
+    def checked_folder(self: StageCache, key: str) -> str:
+        folder: str = folder_of(self, key)
+        refuse_tracked_links(folder)
+        return folder
+
+    StageCache._load, StageCache._get_cache_dir = load, checked_folder
 
 
 #: The settings of each DVC remote in one settings file.

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minari_pipe.core.files.fetch import cache_folder
+from minari_pipe.core.git import refuse_tracked_links_once
 from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Runs, merged
 from minari_pipe.storage.segment import Leaf
 
@@ -149,6 +150,12 @@ def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> Non
         save(StoredIndex.of(index), stamp, samples)
 
 
+def _folder() -> Path:
+    folder = cache_folder() / "index"
+    refuse_tracked_links_once(folder)
+    return folder
+
+
 def save(index: StoredIndex, stamp: Stamp, samples: int | None) -> None:
     """Store an index.
 
@@ -160,7 +167,7 @@ def save(index: StoredIndex, stamp: Stamp, samples: int | None) -> None:
     global _writes
     content = _packed(index, stamp, samples)
     try:
-        folder = cache_folder() / "index"
+        folder = _folder()
         folder.mkdir(parents=True, exist_ok=True)
         beside = folder / f".{stamp.name}.{os.getpid()}.tmp"
         try:
@@ -190,7 +197,7 @@ def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
     content = _held.get(stamp.name)
     if content is None:
         try:
-            path = cache_folder() / "index" / stamp.name
+            path = _folder() / stamp.name
             content = path.read_bytes()
         except OSError:
             return None
