@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from minari_pipe.pipeline.execution.blocks import BlockStore
 from minari_pipe.pipeline.execution.build import PolicyConfig
 from minari_pipe.pipeline.execution.engines import crowded, make_engine
 from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
-from minari_pipe.pipeline.execution.engines.processes import DIED
+from minari_pipe.pipeline.execution.engines.processes import CALLED_EXIT, DIED
 from minari_pipe.pipeline.execution.inputs import Expected
 from minari_pipe.pipeline.stages.collect import collect
 from minari_pipe.pipeline.stages.create import create
@@ -125,6 +126,16 @@ def test_a_process_that_dies_takes_no_other_call_with_it(engine, tmp_path):
     assert "was killed or crashed" in found[1].error
     engine.submit(3, call(tmp_path, Text("a", "dies"), 0))
     assert outcomes(engine, 1)[3].value["text"] == "a"
+
+
+def test_the_exit_code_of_a_process_is_told_whoever_reads_it_first():
+    """It can be read only once, and the pool has a thread of its own that reads it."""
+    with make_engine(replace(SETTINGS, name="processes", n_workers=4)) as engine:
+        for _ in range(100 if FULL else 10):
+            for ticket in range(4):
+                engine.submit(ticket, partial(os._exit, 3))
+            for outcome in outcomes(engine, 4).values():
+                assert outcome.error == f"its process ended with exit code 3: {CALLED_EXIT}"
 
 
 def test_a_kill_of_the_process_that_workers_are_forked_from_costs_their_calls_only(tmp_path):

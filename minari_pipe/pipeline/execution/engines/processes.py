@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import connection
 from typing import Any
 
 import psutil
@@ -133,7 +134,7 @@ class _Worker:
             self.future = self._pool.submit(call)
 
     def died(self) -> str:
-        """Return how the process ended, which was not asked to."""
+        """Return how the process ended, which was not asked to; call :meth:`end` before."""
         code = self._process.exitcode
         if code in (None, -signal.SIGKILL, _UNKNOWN):
             return DIED
@@ -143,7 +144,9 @@ class _Worker:
 
     def end(self) -> None:
         """Kill the process and all processes that it started."""
-        if self._process.pid and self._process.is_alive():  # else the pid may have been reused
+        # Not is_alive(): the pool's thread reads the exit code, which can be read only once.
+        has_ended = connection.wait([self._process.sentinel], 0)
+        if self._process.pid and not has_ended:  # else the pid may have been reused
             end_tree(self._process.pid)
         # Wait for the pool's thread: if it still runs, interpreter shutdown fails.
         self._pool.shutdown(cancel_futures=True)
