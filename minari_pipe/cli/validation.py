@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -106,9 +105,11 @@ def validate(
 
 def _found(dataset: str) -> tuple[str, Path]:
     """Return the name of the dataset, and the folder or file of its data."""
-    with suppress(InvalidDatasetIdError, DatasetNotFoundError):
+    try:
         loaded = load_dataset(dataset)  # first: a folder of that name may be a stranger's
         return loaded.id, loaded.storage.data_path
+    except (InvalidDatasetIdError, DatasetNotFoundError) as error:
+        not_found = error
     path = Path(os.path.abspath(dataset))
     refuse_tracked_links(path)
     if path.name != "data" and os.path.basename(os.path.realpath(path)) == "data":
@@ -116,8 +117,7 @@ def _found(dataset: str) -> tuple[str, Path]:
     for place in (data_in(path), path):
         if has_metadata_file(place) or other_format(place) is not None:
             return dataset, place
-    loaded = load_dataset(dataset)
-    return loaded.id, loaded.storage.data_path
+    raise not_found
 
 
 def _upgraded(data_path: Path) -> str:

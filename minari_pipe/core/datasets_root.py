@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
-from minari_pipe.core.git import refuse_tracked_links, refuse_tracked_links_once
+from minari_pipe.core.git import refuse_tracked_links_once
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
@@ -86,14 +86,12 @@ def data_in(folder: Path) -> Path:
     """Return ``data/`` of a folder that the user named.
 
     Raises:
-        LinkError: it is a symlink, which the author of the folder may have planted, or a symlink
-            of a git repository leads to the folder.
+        LinkError: it is a symlink, which the author of the folder may have planted.
 
     Example:
         >>> data_in(Path("downloads/door")).as_posix()
         'downloads/door/data'
     """
-    refuse_tracked_links(folder)
     refuse_links(folder / "data", folder)
     return folder / "data"
 

@@ -65,7 +65,7 @@ def refuse_tracked_links(path: PathLike) -> None:
         folder, part = place, parts.pop(0)
         place = os.path.join(folder, part)
         if part == os.pardir:
-            place = os.path.realpath(place)
+            place = os.path.dirname(folder)  # which has no links: they were replaced
         elif os.path.islink(place) and n_links < _MOST_LINKS:  # the system follows no more
             target = os.readlink(place)
             if _may_be_tracked(folder, part):
@@ -88,7 +88,7 @@ def refuse_tracked_links_once(path: PathLike) -> None:
 
 
 def _may_be_tracked(folder: str, name: str) -> bool:
-    link = Path(os.path.realpath(folder), name)
+    link = Path(folder, name)
     top = next((place for place in link.parents if os.path.lexists(place / ".git")), None)
     if top is None:
         return False

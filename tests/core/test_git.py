@@ -132,6 +132,8 @@ def test_no_remote_and_no_root_is_reached_by_a_link_of_a_repository(clone, tmp_p
             DirectoryRemote(address)
         with pytest.raises(LinkError):
             publish_dataset(dataset.id, address)
+    with pytest.raises(LinkError):
+        publish_dataset(dataset.id, tmp_path / "remote", folder=clone / "link" / "inner")
     monkeypatch.setenv("MINARI_DATASETS_PATH", "link")
     with pytest.raises(LinkError):
         load_dataset(dataset.id)

@@ -31,6 +31,7 @@ from minari_pipe.core.files.manifest import (
     read_manifest,
     verify,
 )
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.datasets.identity import checked_content_sha256
 from minari_pipe.errors import (
     ConfigError,
@@ -112,6 +113,8 @@ def upload(
     """
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
+    if folder is not None:
+        refuse_tracked_links(folder)
     place = folder or _local(dataset_id)
     with _there(place):
         settle(place / "data" if folder is None else data_in(folder))
