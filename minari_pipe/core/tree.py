@@ -154,19 +154,27 @@ def as_array(value: Any, path: Path) -> npt.NDArray[Any]:
 
 
 def without_padding(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array whose padding bytes are zero instead of what was in memory before.
+    """Return an array without what was in memory before its values.
 
-    Only x86 extended precision has padding: 10 of 16 bytes hold the number.
+    Of x86 extended precision 10 of 16 bytes hold the number: the others become 0. A bool may have
+    any byte in memory, as in ``np.empty(3, bool)``, and only 0 and 1 are read from a file.
 
     Example:
         >>> without_padding(np.array([1.5])).tolist()
         [1.5]
     """
+    if has_other_bools(array):
+        return array.view(np.uint8) != 0
     if array.dtype.char not in PADDED or np.finfo(array.dtype).nmant != 63:
         return array
     clean = array.astype(array.dtype.newbyteorder("="), order="C")
     clean.reshape(-1).view(np.uint8).reshape(-1, np.longdouble().itemsize)[:, 10:] = 0
     return clean.astype(array.dtype, copy=False)
+
+
+def has_other_bools(array: npt.NDArray[Any]) -> bool:
+    """Return whether an array has a bool whose byte is neither 0 nor 1."""
+    return array.dtype == np.bool_ and bool((array.view(np.uint8) > 1).any())
 
 
 def named_dtype(name: Any) -> np.dtype[Any]:

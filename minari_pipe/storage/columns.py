@@ -167,7 +167,7 @@ def _numbers(values: Any, name: str, dtype: Any) -> npt.NDArray[Any]:
             array = array.astype(bool)
         if array.dtype.kind != "b":
             raise InvalidEpisodeError(f"{name} must be true or false, got {array.dtype}")
-        return array
+        return without_padding(array)
     if array.dtype.kind not in "biuf":
         raise InvalidEpisodeError(f"{name} must be numbers, got {array.dtype}")
     return array.astype(dtype)

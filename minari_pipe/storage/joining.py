@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.episode import EPISODE_COLUMNS, EpisodeBuffer, statistics_of_each
-from minari_pipe.core.tree import PADDED, leaves
+from minari_pipe.core.tree import PADDED, has_other_bools, leaves
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Rows, ScatteredRows, Segment
 
@@ -128,20 +128,31 @@ class Joiner:
             (only,) = rows
             if only.dtype != leaf.dtype or only.shape != (steps[0] + leaf.more, *leaf.shape):
                 raise _OtherError
-            return np.ascontiguousarray(only)
+            return _plain(np.ascontiguousarray(only))
         if not (np.fromiter(map(len, rows), np.int64, len(rows)) == steps + leaf.more).all():
             raise _OtherError
         if leaf.row_bytes * (int(steps.min()) + leaf.more) >= _APART_BYTES and all(
             part.dtype == leaf.dtype and part.shape[1:] == leaf.shape and part.flags.c_contiguous
             for part in rows
         ):
-            return ScatteredRows(rows)
+            return ScatteredRows([_plain(part) for part in rows])
         total = int(steps.sum()) + leaf.more * len(steps)
         scratch = self._scratch.get(leaf)
         if scratch is None or len(scratch) < total:
             scratch = np.empty((total + total // 4, *leaf.shape), leaf.dtype)
             self._scratch[leaf] = scratch
-        return np.concatenate(rows, out=scratch[:total], casting="no")
+        return _plain(np.concatenate(rows, out=scratch[:total], casting="no"))
+
+
+def _plain(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return rows without bools whose byte is neither 0 nor 1.
+
+    Raises:
+        _OtherError: there are some.
+    """
+    if has_other_bools(rows):
+        raise _OtherError
+    return rows
 
 
 def structure(columns: Columns) -> tuple[Leaf, ...] | None:

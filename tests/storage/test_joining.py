@@ -196,6 +196,27 @@ def test_rows_that_stay_apart_give_the_bytes_of_those_that_do_not(
     assert files_of(dataset, few, data_format) == joined
 
 
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize(("count", "apart_bytes"), [(1, 2**60), (5, 2**60), (5, 1)])
+def test_a_bool_of_any_byte_is_stored_as_0_or_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, apart_bytes: int, data_format: str
+) -> None:
+    monkeypatch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
+    storage = MinariStorage.new(tmp_path / "data", BOX, TWO, data_format=data_format)
+    storage.update_episodes([episode(4)])  # the structure that later ones are joined by
+    odd = np.array([[0, 8], [1, 2], [255, 0], [0, 0], [1, 1]], np.uint8).view(bool)
+    ended = odd[:4, 0] & False
+    ended.view(np.uint8)[-1] = 128
+    storage.update_episodes(
+        [episode(4, infos={"touch": odd})] + [episode(4, terminations=ended)] * (count - 1)
+    )
+    storage = MinariStorage.read(tmp_path / "data")
+    first, *rest = storage.get_episodes(range(1, count + 1))
+    assert first["infos"]["touch"].view(np.uint8).tolist() == odd.view(np.uint8).clip(0, 1).tolist()
+    for one in rest:
+        assert one["terminations"].view(np.uint8).tolist() == [0, 0, 0, 1]
+
+
 def test_a_format_may_keep_the_arrays_that_it_is_given() -> None:
     kept: list[Any] = []
 

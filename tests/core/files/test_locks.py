@@ -48,21 +48,22 @@ def test_a_child_that_outlives_a_lock_does_not_hold_it(tmp_path: Path) -> None:
 def test_a_child_does_not_hold_the_lock_of_a_parent_that_was_killed(tmp_path: Path) -> None:
     read, write = os.pipe()
 
+    def live() -> None:  # the child has begun, and has let go by then
+        os.write(write, os.getpid().to_bytes(8, "big"))
+        time.sleep(60)
+
     def die() -> None:
         with exclusive(tmp_path):
-            child = fork(lambda: (os.write(write, b"x"), time.sleep(60)))
-            os.write(write, child.to_bytes(8, "big"))
+            fork(live)
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.waitpid(fork(die), 0)
-    told = b""
-    while len(told) < 9:  # the child has begun, and has let go by then
-        told += os.read(read, 9)
+    child = int.from_bytes(os.read(read, 8), "big")
     try:
         with exclusive(tmp_path, wait=False):
             pass
     finally:
-        os.kill(int.from_bytes(told.replace(b"x", b"", 1), "big"), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
 
 
 def test_a_child_that_leaves_the_block_does_not_unlock_its_parent(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from minari_pipe.core.tree import has_other_bools
 from minari_pipe.errors import CorruptDatasetError
 
 #: members of a group by name: kind of link (hard, soft, external), and address if hard
@@ -20,8 +21,7 @@ def check_bools(name: str, values: Any) -> None:
     Raises:
         CorruptDatasetError: they are.
     """
-    is_bool = isinstance(values, np.ndarray) and values.dtype == np.bool_
-    if is_bool and (values.view(np.uint8) > 1).any():
+    if isinstance(values, np.ndarray) and has_other_bools(values):
         raise CorruptDatasetError(f"{name}: a bool is neither 0 nor 1")
 
 
