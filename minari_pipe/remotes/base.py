@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES
 from minari_pipe.core.files.links import PathLike, opener
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
@@ -285,10 +285,12 @@ class Remote(ABC):
 def left_over(there: Iterable[str], upload: Upload) -> list[str]:
     """Return the files at a dataset's place that an unfinished upload of other content left.
 
-    Other files there are not the dataset's, such as a dataset in a namespace of this name.
+    Other files there are not the dataset's, such as a dataset in a namespace of this name. Nor are
+    names such as ``data/../../a``: a client or a proxy may take them for files elsewhere.
     """
     wanted = {*upload.files, METADATA}
-    return [name for name in there if name.startswith(OWN) and name not in wanted]
+    own = (name for name in there if name.startswith(OWN) and name not in wanted)
+    return [name for name in own if NO_NAMES.isdisjoint(name.split("/"))]
 
 
 def check_length(address: str, n_bytes: int, most: int | None = None) -> None:

@@ -140,7 +140,8 @@ def is_path(dataset_id: str) -> bool:
     """Return whether this is the address of a dataset or a namespace outside of the Hub.
 
     Such an address does not say which folder, or place in a bucket, is the remote; the files
-    there do. So only the named datasets are fetched. A Hub address names the organization.
+    there do. So only the named datasets are fetched, and nothing above them, such as the metadata
+    of their namespaces. A Hub address names the organization.
     """
     return is_address(dataset_id) and split_scheme(dataset_id)[0] != "hf"
 
@@ -175,7 +176,8 @@ def fetch(
         remote: the remote to fetch from.
         dataset_id: id with a version.
         replace: replace the dataset if it exists.
-        alone: only warn about the datasets that it was combined from, see :func:`is_path`.
+        alone: fetch nothing else, and only warn about the datasets that it was combined from; see
+            :func:`is_path`.
 
     Returns:
         The ids of all fetched datasets.
@@ -183,7 +185,7 @@ def fetch(
     Raises:
         MinariPipeError: see :func:`download_dataset`.
     """
-    download(dataset_id, remote, replace=replace)
+    download(dataset_id, remote, replace=replace, namespaces=not alone)
     fetched = [dataset_id]
     waiting = [(dataset_id, parent) for parent in _combined(dataset_id)]
     seen = {dataset_id}

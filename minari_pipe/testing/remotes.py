@@ -251,7 +251,8 @@ class RemoteContract(UploadsContract):
         done = publish_dataset(ID, address)
         assert done.outcome == "uploaded"
         another_root(monkeypatch, tmp_path / "other")
-        download_dataset(f"{address}/{ID}")
+        monkeypatch.setenv("MINARI_REMOTE", address)
+        download_dataset(ID)
         assert tree(data_path_of(ID)) == mine
         assert get_namespace_metadata("example") == {"description": "Steps"}
         dataset = load_dataset(ID, verify=True)

@@ -146,7 +146,11 @@ def test_an_old_id_can_be_kept_outside_of_the_root():
 def test_linked_episodes_are_copied(root):
     a = write_attributes(root, "a-v0", [10, 20])
     write_links(root, "ab-v0", [(str(a / "main_data.hdf5"), f"/episode_{i}") for i in (1, 0)])
-    dataset, _ = migrated("ab-v0")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = migrate_dataset("ab-v0", "new/data-v0")
+    linked = f"copies of episodes to which {root}/ab-v0/data links: {a}/main_data.hdf5"
+    assert linked in str(caught[-1].message)
     shutil.rmtree(root / "a-v0")
     assert [rows(episode.observations)[0] for episode in dataset] == [[20.0], [10.0]]
     assert dataset.combined_datasets == ["a-v0", "b-v0"]

@@ -393,7 +393,7 @@ def test_of_an_address_only_what_it_names_is_fetched(shared, elsewhere) -> None:
     with pytest.warns(UserWarning, match=f"the address names .* name it: {shared}/private/b-v0"):
         download_dataset(f"{shared}/inbox/a-v0")
     assert list(list_local_datasets()) == ["inbox/a-v0"]
-    assert get_namespace_metadata("inbox") == {"description": "of the user"}
+    assert get_namespace_metadata("inbox") == {}
 
 
 #: under what ids others are made that this package makes no datasets of

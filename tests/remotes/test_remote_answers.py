@@ -148,6 +148,11 @@ def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address
     assert open_remote(address).dataset_ids() == [upload.dataset_id]
 
 
+def test_no_listed_name_that_leads_elsewhere_is_removed_before_an_upload() -> None:
+    listed = ["data/old.hdf5", "data/../../victim", "data/./a", "data//a", "data/metadata.json"]
+    assert base.left_over(listed, an_upload()) == ["data/old.hdf5"]
+
+
 @pytest.mark.parametrize(
     "content",
     [bytes(3_000_000), b"one\n--==0==\ntwo", b"ends with\r", b"\r\n", b"\n"],

@@ -89,7 +89,9 @@ class Expected:
     files: dict[str, RemoteFile] = field(default_factory=dict)
 
 
-def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
+def download(
+    dataset_id: str, remote: Remote, *, replace: bool = False, namespaces: bool = True
+) -> bool:
     """Fetch a dataset, which becomes visible when it is complete.
 
     Several processes share the work: the others wait for the first.
@@ -98,6 +100,7 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
         dataset_id: id with a version.
         remote: the remote to fetch from.
         replace: replace the dataset if it exists.
+        namespaces: fetch the metadata of its namespaces, too.
 
     Returns:
         Whether the dataset was fetched; if not, it already exists.
@@ -122,7 +125,8 @@ def download(dataset_id: str, remote: Remote, *, replace: bool = False) -> bool:
             expected = look(remote, dataset_id)
             _resume(stage, expected)
             _receive(remote, dataset_id, stage, expected)
-            _fetch_namespaces(remote, dataset_id)
+            if namespaces:
+                _fetch_namespaces(remote, dataset_id)
             try:
                 _install(stage, dataset_id, replace=replace)
             except DatasetExistsError:

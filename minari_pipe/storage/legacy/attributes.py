@@ -252,7 +252,7 @@ def _summary(data_path: Path, path: Path, stamp: Stamp, roots: tuple[str | None,
             steps += _steps(member(group, "rewards"))
             if layout is None and "rewards_sum" in group.attrs:
                 layout = "hdf5-0.4.3"
-        own = data_path.resolve()
+        own = (data_path if data_path.is_dir() else data_path.parent).resolve()
         elsewhere = [
             str(other)
             for other in sorted(files.others)

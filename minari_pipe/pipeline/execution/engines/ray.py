@@ -266,7 +266,8 @@ def _connect(ray: Any, address: str) -> None:
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, OSError) as exc:
         raise ConfigError(
             f"no Ray cluster at engine.address={address!r}: {_one_line(exc).rstrip('.')}. Start "
-            f"one with `ray start --head`, or leave out engine.address to use only this machine"
+            f"one with `ray start --head` outside of the workspace, whose modules it would import, "
+            f"or leave out engine.address to use only this machine"
         ) from exc
 
 
