@@ -176,7 +176,10 @@ def _changed(data_path: Path, elsewhere: Collection[str]) -> list[Finding]:
     except (CorruptDatasetError, UnsupportedVersionError) as error:
         return [Finding("error", "manifest", MANIFEST, str(error))]
     if manifest is None:
-        return []
+        return [
+            Finding("warning", "metadata", path, "has episodes to which the dataset links")
+            for path in elsewhere
+        ]
     faults = list(file_faults(dataset, manifest))
     if is_foreign(dataset, manifest):
         later = "; the dataset has changed since it was finished"

@@ -51,10 +51,10 @@ def git(folder: PathLike, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def refuse_tracked_links(path: PathLike) -> None:
-    """Raise if a symlink that git tracks lies on the way to a path that the user named.
+    """Raise if a symlink that git tracks, or has tracked, lies on the way to a path the user named.
 
-    It came with the repository, perhaps from a stranger. Other symlinks are the user's own. If git
-    does not say which it is, the symlink is refused, too.
+    It came with the repository, perhaps from a stranger. Other symlinks are the user's own. See
+    :func:`may_have_come_with_git`.
 
     Raises:
         LinkError: names the symlink and its target.
@@ -68,7 +68,7 @@ def refuse_tracked_links(path: PathLike) -> None:
             place = os.path.dirname(folder)  # which has no links: they were replaced
         elif os.path.islink(place) and n_links < _MOST_LINKS:  # the system follows no more
             target = os.readlink(place)
-            if _may_be_tracked(folder, part):
+            if may_have_come_with_git(place):
                 raise LinkError(
                     f"{place} is a symlink to {target} that came, or may have come, with its git "
                     f"repository; if you mean its target, name that"
@@ -87,16 +87,29 @@ def refuse_tracked_links_once(path: PathLike) -> None:
     refuse_tracked_links(path)
 
 
-def _may_be_tracked(folder: str, name: str) -> bool:
-    link = Path(folder, name)
-    top = next((place for place in link.parents if os.path.lexists(place / ".git")), None)
-    if top is None:
-        return False
-    # Not in `folder`: a clone may make git take it for a bare repository. Some file systems ignore
-    # case.
-    pattern = f":(literal,icase){link.relative_to(top).as_posix()}"
-    try:
-        found = git(top, "ls-files", "--error-unmatch", "--", pattern)
-    except ConfigError:  # no git
-        return True
-    return found.returncode != 1  # 1: git tracks no such file; 128: git refuses
+def may_have_come_with_git(path: PathLike) -> bool:
+    """Return whether a git repository may have brought a file or symlink: it has or had the path.
+
+    All repositories above it are asked, each for its history: a stranger's clone may contain a
+    repository of the user, or what a submodule left, and a file may have become untracked. True,
+    too, if git does not answer.
+
+    Args:
+        path: the file or symlink; its folder is resolved.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    link = Path(os.path.realpath(folder), name)
+    for top in link.parents:
+        if not os.path.lexists(top / ".git"):
+            continue
+        # Not in the folder: a clone may make git take it for a bare repository. Some file systems
+        # ignore case.
+        pattern = f":(literal,icase){link.relative_to(top).as_posix()}"
+        for words in (["ls-files"], ["rev-list", "--all", "--reflog", "--full-history", "-1"]):
+            try:
+                found = git(top, *words, "--", pattern)
+            except ConfigError:  # no git
+                return True
+            if found.returncode or found.stdout:
+                return True
+    return False

@@ -129,12 +129,6 @@ def migrate_dataset(
             f"{dataset_id}: {data_path} does not record everything: {'; '.join(unknown)}",
             stacklevel=2,
         )
-    if elsewhere := getattr(storage, "elsewhere", ()):
-        warnings.warn(
-            f"{dataset_id} holds copies of episodes to which {data_path} links: "
-            f"{', '.join(elsewhere)}",
-            stacklevel=2,
-        )
     return open_dataset(dataset_id)
 
 

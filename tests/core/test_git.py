@@ -95,7 +95,43 @@ def of_another_case(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return clone / "deep" / "LINK"
 
 
-DISGUISES = [bare, of_another_user, without_git, of_a_hook, behind_another, of_another_case]
+def below_a_repository_of_the_user(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert git(clone / "deep", "init", "--quiet").returncode == 0
+    return clone / "deep" / "Link"
+
+
+def where_a_submodule_was(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Git leaves ``.git`` behind when a commit has a folder in the place of a submodule."""
+    assert git(clone / ".git", "init", "--quiet", "--bare", "modules").returncode == 0
+    (clone / "deep" / ".git").write_text("gitdir: ../.git/modules\n")
+    return clone / "deep" / "Link"
+
+
+def untracked(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    commit(clone)
+    (clone / ".gitignore").write_text("link\n")
+    assert git(clone, "rm", "-r", "--quiet", "--cached", ".").returncode == 0
+    assert git(clone, "add", "--all").returncode == 0
+    return commit(clone) / "link"
+
+
+def of_a_commit_that_was_left(clone: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    commit(clone)
+    assert git(clone, "rm", "--quiet", "--cached", "link").returncode == 0
+    commit(clone, "--amend")
+    return clone / "link"
+
+
+def commit(clone: Path, *words: str) -> Path:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    assert git(clone, *who, "commit", "--quiet", "--message", "x", *words).returncode == 0
+    return clone
+
+
+DISGUISES = [
+    *(bare, of_another_user, without_git, of_a_hook, behind_another, of_another_case),
+    *(below_a_repository_of_the_user, where_a_submodule_was, untracked, of_a_commit_that_was_left),
+]
 
 
 @pytest.mark.parametrize("disguise", DISGUISES)

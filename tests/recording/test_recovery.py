@@ -33,9 +33,11 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidEpisodeError,
+    LinkError,
     UnknownFormatError,
 )
 from minari_pipe.recording.collector import DataCollector
+from minari_pipe.recording.journal.folders import JOURNAL
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.recovery import Leftover, discard, list_leftovers, recover
 from minari_pipe.remotes.hosting import load_dataset
@@ -303,6 +305,18 @@ def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path
     (folder / "rows-of-mine.csv").write_text("precious")
     assert len(recover("aa/a-v0", folder / named)) == 2
     assert [path.name for path in folder.iterdir()] == ["rows-of-mine.csv"]
+
+
+@pytest.mark.parametrize("depth", range(3))
+def test_a_leftover_is_reached_by_no_link_below_the_root(depth: int, tmp_path: Path) -> None:
+    left = collector_left(2).path
+    place = [left, *left.parents][depth]
+    other = place.rename(tmp_path / "other")
+    place.symlink_to(other)
+    for take in (discard, lambda path: recover("aa/a-v0", path)):
+        with pytest.raises(LinkError, match=f"{place} is a symlink"):
+            take(left)
+    assert len(list(other.rglob(JOURNAL))) == 1
 
 
 def test_of_several_one_must_be_named() -> None:

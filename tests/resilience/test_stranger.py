@@ -34,7 +34,7 @@ from minari_pipe.pipeline.config.typed import read
 from minari_pipe.pipeline.config.validate_config import check_files
 from minari_pipe.pipeline.releases.dvc_remote import push
 from minari_pipe.pipeline.repository import git, is_tracked, tracked_files, uncommitted
-from minari_pipe.pipeline.run import driver, sync
+from minari_pipe.pipeline.run import driver, dvc_settings, sync
 from minari_pipe.pipeline.run.dry_run import DryRun
 from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
@@ -858,6 +858,27 @@ def test_settings_that_no_clone_brings_are_the_users(tmp_path, elsewhere):
         check_dvc(root)
 
 
+@pytest.mark.parametrize("chosen", [None, "setting", "variable"])
+def test_databases_that_dvc_unpickles_lie_in_a_folder_of_the_user(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DVC's default is a folder in which every user of the machine may write."""
+    made: list[Path] = []
+    monkeypatch.setattr(dvc_settings, "own_folder", lambda path: made.append(path) or tmp_path)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", str(tmp_path / "mine"))
+    if chosen != "variable":
+        monkeypatch.delenv("DVC_SITE_CACHE_DIR")
+    root = make_workspace(tmp_path / "work")
+    if chosen == "setting":
+        command = [sys.executable, "-m", "dvc", "config", "--global", "core.site_cache_dir", "mine"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    check_dvc(root)
+    with dvc_settings.repository(root) as repo:
+        place = Path(repo.site_cache_dir).parents[1]
+    assert place.name == ("mine" if chosen else tmp_path.name)
+    assert made == ([] if chosen else [Path(f"/var/tmp/minari_pipe-dvc-{os.getuid()}")])
+
+
 def a_repository_of_its_own(root: Path) -> None:
     """As a submodule is: the workspace's repository knows none of its files."""
     own = root / ".dvc"
@@ -872,7 +893,32 @@ def an_archive(root: Path) -> None:
     """Unpacked in a repository of the user's, which has none of its files yet."""
 
 
-@pytest.mark.parametrize("kind", [a_repository_of_its_own, an_archive])
+def a_repository_below_a_strangers(root: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=root.parent, check=True)
+    (root / ".git").rename(root.parent / "own")
+    subprocess.run(["git", "add", "--force", "work/.dvc"], cwd=root.parent, check=True)
+    (root.parent / "own").rename(root / ".git")
+    subprocess.run(["git", "add", ".dvc/config"], cwd=root, check=True)
+
+
+def a_repository_that_has_forgotten_them(root: Path) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (
+        ("add", "--force", ".dvc"),
+        (*who, "commit", "--quiet", "--message=x"),
+        ("rm", "--quiet", "--cached", ".dvc/config.local"),
+        (*who, "commit", "--quiet", "--message=y"),
+    ):
+        subprocess.run(["git", *command], cwd=root, check=True)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(a_repository_of_its_own, an_archive),
+        *(a_repository_below_a_strangers, a_repository_that_has_forgotten_them),
+    ],
+)
 def test_settings_that_the_repository_of_the_workspace_does_not_know_are_a_strangers(
     kind, tmp_path, elsewhere
 ):

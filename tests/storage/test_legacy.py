@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -406,6 +407,24 @@ def test_a_combination_links_to_its_parents(root):
     assert dataset.total_steps == 5
     assert [episode.id for episode in dataset] == [0, 1]
     assert len(load_dataset("abc-v0")[0]) == 2
+
+
+@pytest.mark.parametrize("copy", ["split", "combine", "delete", "append"])
+def test_a_copy_of_links_names_the_files_whose_episodes_it_holds(copy, root):
+    a = write_attributes(root, "a-v0", [10, 20])
+    write_links(root, "ab-v0", [(str(a / "main_data.hdf5"), "/episode_0")] * 2)
+    dataset = load_dataset("ab-v0")
+    storage = dataset.storage
+    new = MinariStorage.new(root.parent / "new", storage.observation_space, storage.action_space)
+    copies = {
+        "split": lambda: combine_datasets(split_dataset(dataset, [1, 1])[:1], "c-v0"),
+        "combine": lambda: combine_datasets([dataset, dataset], "c-v0"),
+        "delete": lambda: dataset.delete_episodes([0], "d-v0"),
+        "append": lambda: new.update_from_storage(storage),
+    }
+    text = f"{root}/ab-v0/data links to episodes in {a}/main_data.hdf5; a copy of it holds them"
+    with pytest.warns(UserWarning, match=re.escape(text)):
+        copies[copy]()
 
 
 def test_many_parents_and_long_chains_are_bounded(root):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import secrets
 import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from minari_pipe.core.files.links import (
     HAS_DESCRIPTORS,
@@ -19,6 +21,26 @@ from minari_pipe.core.files.links import (
     refuse_link,
     refuse_links,
 )
+from minari_pipe.errors import TrustError
+
+
+def own_folder(path: Path) -> Path:
+    """Create a folder that only this user can write to, where all users may have one; return it.
+
+    Raises:
+        TrustError: another user owns it, or it is a symlink.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as common:
+        ...     oct(own_folder(Path(common, "of-ada")).stat().st_mode)
+        '0o40700'
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
+        raise TrustError(f"{path} on {platform.node()} does not belong to this user; remove it")
+    return path
 
 
 def remove_folder(path: PathLike) -> None:

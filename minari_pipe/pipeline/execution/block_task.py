@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import platform
-import stat
 import struct
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minari_pipe.core.files.changes import own_folder
 from minari_pipe.errors import (
     ConfigError,
     MissingDependencyError,
@@ -242,7 +242,9 @@ class BlockCall:
             place = self.place
             place.check()
             if isinstance(self.store, SharedBlocks):
-                place = place.with_files_in(_own_folder(), self.store)
+                common = Path(tempfile.gettempdir())
+                fetched = own_folder(common / f"minari_pipe-files-{os.getuid()}")
+                place = place.with_files_in(fetched, self.store)
             record = self.store.make(
                 self.index,
                 self.key,
@@ -271,20 +273,6 @@ class BlockCall:
         kept = self.work.write(path, tally, place)
         place.check_used()
         return {**kept, "processor": processor()}
-
-
-def _own_folder() -> Path:
-    """Return the folder for files that a worker fetched; only this user can write to it.
-
-    Raises:
-        TrustError: another user owns it, or it is a link.
-    """
-    folder = Path(tempfile.gettempdir()) / f"minari_pipe-files-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.getuid():
-        raise TrustError(f"{folder} on {platform.node()} does not belong to this user; remove it")
-    return folder
 
 
 def _is_final(exc: BaseException) -> bool:

@@ -21,9 +21,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from minari_pipe.core.files.atomic import is_file_name
+from minari_pipe.core.files.changes import own_folder
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
-from minari_pipe.core.git import refuse_tracked_links, refuse_tracked_links_once
+from minari_pipe.core.git import (
+    may_have_come_with_git,
+    refuse_tracked_links,
+    refuse_tracked_links_once,
+)
 from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address, line_of
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
@@ -135,6 +140,7 @@ def check_dvc(root: Path) -> None:
     from dvc.config import Config
     from dvc.exceptions import DvcException
 
+    keep_site_cache()
     check_links(root)
     try:
         (root / ".dvcignore").read_text(encoding="utf-8")
@@ -174,6 +180,24 @@ def check_dvc(root: Path) -> None:
         raise MinariPipeError(f"DVC: {exc}") from exc
     part_hard_links(root)
     follow_own_cache(root)  # before DVC makes the first link
+
+
+def keep_site_cache() -> None:
+    """Let DVC keep its databases in a folder of the user, unless the user's settings name another.
+
+    DVC's default is a folder in which every user may write, and it unpickles what is there.
+
+    Raises:
+        TrustError: another user owns the folder.
+    """
+    from dvc.config import Config
+
+    key, variable = "site_cache_dir", "DVC_SITE_CACHE_DIR"
+    is_set = variable in os.environ or key in Config(validate=False)["core"]
+    if not is_set and hasattr(os, "getuid"):
+        # Not in the home: SQLite fails on some network file systems.
+        place = own_folder(Path("/var/tmp") / f"minari_pipe-dvc-{os.getuid()}")
+        os.environ[variable] = str(place)
 
 
 @functools.cache
@@ -551,8 +575,9 @@ def check_receiver(repo: Repo, remote: str) -> None:
 
 
 def _is_own(root: Path) -> bool:
-    """Return whether ``.dvc/config.local`` is the user's own: a clone brings only tracked files.
+    """Return whether ``.dvc/config.local`` is the user's own: no clone has brought it.
 
-    If git does not track ``.dvc/config`` either, an archive or a submodule may have brought both.
+    If git does not track ``.dvc/config``, an archive may have brought both.
     """
-    return is_tracked(root, ".dvc/config") and not is_tracked(root, ".dvc/config.local")
+    local = root / ".dvc" / "config.local"
+    return is_tracked(root, ".dvc/config") and not may_have_come_with_git(local)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.plots import write_template
+from minari_pipe.pipeline.run.dvc_settings import keep_site_cache
 from minari_pipe.pipeline.workspace import write_if_changed
 from minari_pipe.pipeline.workspace_links import check_links, part_hard_links
 
@@ -84,6 +85,7 @@ def _add_lines(path: Path, text: str) -> bool:
 
 
 def _dvc(*arguments: str) -> None:
+    keep_site_cache()
     done = subprocess.run(
         [sys.executable, "-P", "-m", "dvc", *arguments],
         env={**os.environ, "DVC_NO_ANALYTICS": "1"},  # until core.analytics is set below

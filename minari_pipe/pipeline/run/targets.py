@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from minari_pipe.core.files.atomic import MANIFEST, sha256_file
 from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.core.git import may_have_come_with_git
 from minari_pipe.core.messages import print_line
 from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, line_of, user_config_dir
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
-from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.signals import run_abandonable
 from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
@@ -126,8 +126,7 @@ class _Uploads:
         self._version = {"content_sha256": content_sha256, "manifest_sha256": manifest}
         self._path = root / STATE / "published" / f"{dataset_id}.json"
         # A clone may bring a record, which says nothing about what this user has uploaded.
-        name = self._path.relative_to(root).as_posix()
-        is_own = self._path.is_file() and not is_tracked(root, name)
+        is_own = self._path.is_file() and not may_have_come_with_git(self._path)
         self._record = _read(self._path) if is_own else {}
 
     def run(self, targets: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from minari_pipe.core.dataset_id import gen_dataset_id, parse_dataset_id
 from minari_pipe.core.datasets_root import root_of
+from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.links import PathLike, replaced, status_below
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.core.spaces import serialize_space
@@ -81,6 +83,16 @@ class LegacyStorage(MinariStorage):
             f"{self.data_path} has the older layout {self.FORMAT!r}, which can be read but not "
             f"written; run minari-pipe migrate {self.data_path} ID"
         )
+
+    def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
+        """Yield episodes to copy, as for any storage; warn if they are those of other datasets."""
+        if self.elsewhere:
+            warnings.warn(
+                f"{self.data_path} links to episodes in {', '.join(self.elsewhere)}; a copy of it "
+                f"holds them",
+                stacklevel=2,
+            )
+        return super().get_buffers(episode_indices)
 
     def todays_metadata(self) -> dict[str, Any]:
         """Return the raw metadata in the form of today's layout."""
