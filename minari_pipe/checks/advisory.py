@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from minari_pipe.checks.base import Check, Finding, Subject
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.requirements import parse
 
 
@@ -98,8 +98,8 @@ class Advisories(Check):
 def spec_id(spec: Any) -> str | None:
     """Return the environment id of an ``EnvSpec`` JSON without its module, or ``None``."""
     try:
-        env_id = json.loads(spec)["id"]
-    except (TypeError, ValueError, KeyError, RecursionError):
+        env_id = json_object(spec).get("id")
+    except ValueError:
         return None
     return env_id.rpartition(":")[2] if isinstance(env_id, str) else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeGuard
 import gymnasium as gym
 
 from minari_pipe.core.files.atomic import read_whole
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.core.tree import Path as LeafPath
 from minari_pipe.errors import ConfigError
@@ -163,10 +163,9 @@ def _raw_metadata(path: Path) -> dict[str, Any]:
     The storage rejects metadata with wrong totals; the metadata check names the wrong field.
     """
     try:
-        metadata = json.loads(read_whole(path))
-    except (OSError, ValueError, RecursionError):
+        return json_object(read_whole(path))
+    except (OSError, ValueError):
         return {}
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def _space(text: Any) -> gym.Space | None:

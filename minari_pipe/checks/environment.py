@@ -12,6 +12,7 @@ import numpy as np
 
 from minari_pipe.checks.base import Check, Finding, Subject, shown
 from minari_pipe.core import environments
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import TrustError
 
@@ -75,8 +76,9 @@ def _other_physics(subject: Subject) -> str | None:
 
 def _physics(spec: Any) -> dict[str, Any] | None:
     """Return what an ``EnvSpec`` JSON says that changes returns, without ``render_mode``."""
-    found = json.loads(spec) if _is_json(spec) else None
-    if not isinstance(found, dict):
+    try:
+        found = json_object(spec)
+    except ValueError:
         return None
     kwargs = {k: v for k, v in (found.get("kwargs") or {}).items() if k != "render_mode"}
     wrappers = list(found.get("additional_wrappers") or [])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count
+from minari_pipe.core.json_object import json_object
 
 
 class Flags(Check):
@@ -105,7 +105,7 @@ class TimeLimit(Check):
 def limit_of(spec: str | None) -> int | None:
     """Return the ``max_episode_steps`` of an ``EnvSpec`` JSON, or ``None``."""
     try:
-        found = json.loads(spec or "{}").get("max_episode_steps")
-    except (TypeError, ValueError, AttributeError, RecursionError):
+        found = json_object(spec or "{}").get("max_episode_steps")
+    except ValueError:
         return None
     return int(found) if is_count(found) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.errors import ConfigError
 
@@ -60,13 +61,13 @@ def todays_spec(env_spec: str) -> str:
     """Convert the JSON of a spec from any Gymnasium release to the form of the installed one.
 
     Raises:
-        AttributeError, RecursionError, TypeError, ValueError: it is not a JSON object.
+        RecursionError, ValueError: it is not a JSON object, or is nested too deeply.
 
     Example:
         >>> todays_spec('{"id": "CartPole-v1", "autoreset": false}')
         '{"id": "CartPole-v1", "additional_wrappers": []}'
     """
-    fields = {k: v for k, v in json.loads(env_spec).items() if k not in _OLD_SPEC_KEYS}
+    fields = {k: v for k, v in json_object(env_spec).items() if k not in _OLD_SPEC_KEYS}
     fields.setdefault("additional_wrappers", [])
     return json.dumps(fields)
 

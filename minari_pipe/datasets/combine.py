@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -16,6 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.env_specs import spec_json
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.requirements import exclusions
 from minari_pipe.core.spaces import serialize_space
@@ -231,8 +231,8 @@ def _same(key: str, left: Any, right: Any) -> bool:
     if left == right or key != "eval_env_spec":
         return left == right
     try:  # whitespace and the order of keys do not count
-        return json.loads(left) == json.loads(right)
-    except (TypeError, ValueError):
+        return json_object(left) == json_object(right)
+    except ValueError:
         return False
 
 

@@ -217,5 +217,5 @@ def _faults(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _todays_spec(spec: Any) -> Any:
     try:
         return todays_spec(spec)
-    except (AttributeError, RecursionError, TypeError, ValueError):
+    except (RecursionError, ValueError):
         return spec  # _faults reports it

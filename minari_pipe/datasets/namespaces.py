@@ -26,6 +26,7 @@ from minari_pipe.core.files.atomic import check_size, read_whole
 from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.links import held_folder, walk
 from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
@@ -131,14 +132,11 @@ def get_namespace_metadata(namespace: str) -> dict[str, Any]:
     """
     path = _existing(namespace)
     try:
-        metadata = json.loads(read_whole(path))
+        return json_object(read_whole(path))
     except CorruptDatasetError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
-    if not isinstance(metadata, dict):
-        raise CorruptDatasetError(f"{path} must hold a JSON object, got {str(metadata)[:60]!r}")
-    return metadata
 
 
 def namespace_metadata_bytes(namespace: str) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-import json
 import os
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError
 from minari_pipe.policies.algorithms import ACTIVATIONS, network_observation_space
 from minari_pipe.policies.archive import read_entry
@@ -37,10 +37,9 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
         pickle. Empty if there is no such entry.
     """
     try:
-        data = json.loads(read_entry(path, "data", limit=_MAX_DATA_BYTES))
-    except (ConfigError, ValueError, RecursionError):
+        return json_object(read_entry(path, "data", limit=_MAX_DATA_BYTES))
+    except (ConfigError, ValueError):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def other_spaces(

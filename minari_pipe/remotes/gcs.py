@@ -21,6 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from minari_pipe.core.files.fetch import cache_folder
 from minari_pipe.core.git import refuse_tracked_links
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError, MissingDependencyError, RemoteError
 from minari_pipe.remotes.base import (
     CONNECT_TIMEOUT,
@@ -209,7 +210,7 @@ class GCSRemote(ObjectStore):
     def _session(self, record: Path, size: int) -> tuple[str | None, int]:
         """Return the session of an interrupted upload, and how many bytes the server has of it."""
         try:
-            session = json.loads(record.read_text(encoding="utf-8"))["session"]
+            session = json_object(record.read_text(encoding="utf-8"))["session"]
             return session, self.retried(
                 partial(self._continue, self._checked(session), b"", 0, size)
             )

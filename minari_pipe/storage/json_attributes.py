@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.tree import MAX_DEPTH, is_deep
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import EXACT, exact_form, from_exact_form, is_deep_form
@@ -81,9 +82,7 @@ def load_attributes(text: str) -> dict[str, Any]:
         >>> load_attributes(dump_attributes({"limits": (0, 1)}))
         {'limits': (0, 1)}
     """
-    plain = json.loads(text)
-    if not isinstance(plain, dict):
-        raise ValueError(f"expected a JSON object, got {text[:60]!r}")
+    plain = json_object(text)
     if is_deep_form(plain):
         raise ValueError(f"attributes are nested more than {MAX_DEPTH} deep")
     exact = plain.pop(EXACT, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -22,6 +21,7 @@ from minari_pipe.core.episode import EpisodeBuffer, EpisodeData
 from minari_pipe.core.files.atomic import current, read_text
 from minari_pipe.core.files.links import OpenedFolder, walk
 from minari_pipe.core.files.manifest import NAME_KEY
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.core.tree import map_leaves
@@ -442,19 +442,13 @@ def _metadata_file(data_path: Path, folder: OpenedFolder | None) -> dict[str, An
         return None
     path = data_path / METADATA_FILE_NAME
     try:
-        text = current(path, partial(read_text, below=folder))
+        metadata = json_object(current(path, partial(read_text, below=folder)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CorruptDatasetError:
         raise
     except (OSError, ValueError) as error:
         raise CorruptDatasetError(f"{path} cannot be read: {error}") from error
-    try:
-        metadata = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorruptDatasetError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(metadata, dict):
-        raise CorruptDatasetError(f"{path} must hold a JSON object, got {str(metadata)[:60]!r}")
     for key in ("total_episodes", "total_steps"):
         value = metadata.get(key, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:

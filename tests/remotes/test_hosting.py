@@ -449,6 +449,16 @@ def test_a_namespace_goes_and_comes_with_its_metadata_and_parents(shared, elsewh
     assert get_namespace_metadata("D4RL/door") == {"description": "Doors"}
 
 
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[1]", "{", "\0"], ids=["deep", "list", "cut", "NUL"]
+)
+def test_damaged_metadata_of_a_namespace_are_published_as_empty(text: str, shared: Path) -> None:
+    step_index_dataset("D4RL/door-v0")
+    (get_dataset_path() / "D4RL/namespace_metadata.json").write_text(text)
+    upload_dataset("D4RL/door-v0")
+    assert json.loads((shared / "D4RL/namespace_metadata.json").read_text()) == {}
+
+
 def test_metadata_of_a_namespace_are_overwritten_on_request_only(shared) -> None:
     create_namespace("D4RL", description="theirs")
     upload_namespace("D4RL")

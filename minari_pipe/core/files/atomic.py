@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -28,6 +27,7 @@ from minari_pipe.core.files.links import (
     replaced,
 )
 from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, InvalidMetadataError
 
 try:
@@ -343,8 +343,8 @@ def is_manifest(content: Any) -> bool:
 
 def _holds_manifest(parent: Path) -> bool:
     try:
-        return is_manifest(json.loads(read_text(parent / MANIFEST)))
-    except (OSError, ValueError, RecursionError, CorruptDatasetError):
+        return is_manifest(json_object(read_text(parent / MANIFEST)))
+    except (OSError, ValueError, CorruptDatasetError):
         return False
 
 

@@ -56,6 +56,7 @@ from minari_pipe.core.files.checksums import (
     is_old_entry,
 )
 from minari_pipe.core.files.links import PathLike, files_below, refuse_links, status_below
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetNotFoundError,
@@ -239,9 +240,9 @@ def parsed(text: str | bytes, name: str) -> dict[str, Any]:
         minari_pipe.errors.UnsupportedVersionError: manifest.json has format 3, but this version ...
     """
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = None
+        content = json_object(text)
+    except ValueError:
+        content = {}
     if not is_manifest(content):
         raise CorruptDatasetError(f"{name} is not a manifest")
     if (fault := _fault(content)) is not None:
@@ -530,10 +531,8 @@ def is_foreign(dataset: Path, content: Mapping[str, Any]) -> bool:
 def _differing_totals(dataset: Path, content: Mapping[str, Any]) -> dict[str, tuple[int, Any]]:
     """Return the totals of manifest and metadata, by key, where they differ."""
     try:
-        metadata = json.loads(current(dataset / _METADATA, read_text))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(metadata, dict):
+        metadata = json_object(current(dataset / _METADATA, read_text))
+    except (OSError, ValueError):
         return {}
     return {
         key: (content[key], metadata.get(key))

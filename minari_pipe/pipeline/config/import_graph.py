@@ -18,6 +18,7 @@ from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLo
 from pathlib import Path
 from types import ModuleType
 
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.trust import trusted_modules
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.source_imports import ignore_bytecode, is_installed
@@ -280,10 +281,10 @@ class _Remembered:
         self._known: dict[str, dict[str, list]] = {}
         self._changed = False
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json_object(self._path.read_text(encoding="utf-8"))
             if found["reader"] == _READER:
                 self._known = dict(found["files"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, TypeError, KeyError):
             pass
 
     def imports(self, file: Path, package: str) -> list[str]:

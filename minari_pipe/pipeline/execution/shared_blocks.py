@@ -14,7 +14,6 @@ upload does not count, whatever the storage guarantees.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from minari_pipe.core.files.atomic import sha256_file
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import MinariPipeError, MissingDependencyError, RemoteError
 from minari_pipe.pipeline.execution.blocks import (
     BlockStore,
@@ -85,8 +85,8 @@ class SharedBlocks:
             except FileNotFoundError:
                 return None
             try:
-                record = parse_record(json.loads(text))
-            except (ValueError, RecursionError) as exc:
+                record = parse_record(json_object(text))
+            except ValueError as exc:
                 raise NotFinishedError("its record is damaged") from exc
             store.folder.mkdir(parents=True, exist_ok=True)
             arriving = store.folder / f".arriving-{index}.tmp"

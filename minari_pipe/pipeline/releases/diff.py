@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.manifest import readable_manifest
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.metadata import is_finite_number
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import DatasetNotFoundError
@@ -93,10 +94,8 @@ def _config_of_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     found = {k: v for k, v in metadata.items() if k not in _NOT_CONFIG_OF_METADATA}
     for key, value in found.items():
         if key.endswith(("_spec", "_space")) and isinstance(value, str):
-            try:
-                found[key] = json.loads(value)
-            except (ValueError, RecursionError):
-                continue
+            with suppress(ValueError):
+                found[key] = json_object(value)
     made = metadata.get("minari_pipe")
     recorded = made if isinstance(made, dict) else {}
     return found | {

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ import yaml
 from minari_pipe._version import __version__
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.execution.versions import processor, processor_kind
@@ -140,7 +140,7 @@ def find_record(root: Path, dataset_id: str, revision: str | None = None) -> dic
 
 def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
     try:
-        found = dict(json.loads(text))
+        found = json_object(text)
         needed = found["pipeline"], found["git_commit"], found["manifest"]["content_sha256"]
         parts = [*found.get("parents", {}).values(), *found.get("stages", [])]
         if (
@@ -151,6 +151,6 @@ def _parsed(text: str, path: str, dataset_id: str) -> dict[str, Any]:
             and all({"pipeline", "stage", "outs"} <= s.keys() for s in found.get("stages", []))
         ):
             return found
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         pass
     raise ConfigError(f"{path} is damaged; restore it from git")

@@ -21,6 +21,7 @@ import yaml
 
 from minari_pipe.core.files.links import refuse_link
 from minari_pipe.core.git import refuse_tracked_links
+from minari_pipe.core.json_object import json_object
 from minari_pipe.pipeline.execution.inputs import recorded_otherwise
 from minari_pipe.pipeline.execution.stage import reports_folder
 from minari_pipe.pipeline.generated_yaml import generated, load_yaml
@@ -57,10 +58,10 @@ def remove_stale_rwlocks(root: Path, *, wait: bool = True) -> None:
     with make_lock(f"{path}.lock", tmp_dir=str(path.parent), wait=wait):
         try:
             written = path.stat().st_mtime
-            locks = _checked(json.loads(path.read_text(encoding="utf-8")))
+            locks = _checked(json_object(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return
-        except (ValueError, RecursionError):
+        except ValueError:
             path.unlink()  # truncated by a kill; an unreadable lock holds nothing
             return
         kept = {

@@ -18,6 +18,7 @@ from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.locks import exclusive
 from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, identity_of
 from minari_pipe.core.files.swap import copy_tree, recover, swap_in
+from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets import installation
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
 from minari_pipe.pipeline.config.schema import Config
@@ -137,9 +138,9 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
 def _config_of(target: Path) -> str | None:
     """Return the config hash that an installed dataset records, or ``None``."""
     try:
-        found = json.loads(read_text(target / "data" / "metadata.json"))
+        found = json_object(read_text(target / "data" / "metadata.json"))
         return str(found["minari_pipe"]["config_sha256"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

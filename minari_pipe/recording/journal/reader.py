@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections import Counter
@@ -18,6 +17,7 @@ from xxhash import xxh3_64
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.mapped import map_array
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import CorruptDatasetError, LinkError, UnsupportedVersionError
 from minari_pipe.recording.journal.folders import ROWS
 from minari_pipe.recording.journal.format import (
@@ -198,10 +198,10 @@ class JournalReader:
             known, header = self._header
             if text != known or zlib.crc32(text) != record.header_sum:
                 try:
-                    header = json.loads(text)
-                except (ValueError, RecursionError):
-                    header = None
-                if zlib.crc32(text) != record.header_sum or not isinstance(header, dict):
+                    if zlib.crc32(text) != record.header_sum:
+                        raise ValueError
+                    header = json_object(text)
+                except ValueError:
                     self.damage = f"the header of the record at byte {start} is damaged"
                     return
                 self._header = text, header

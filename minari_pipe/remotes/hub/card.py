@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from minari_pipe.core.dataset_id import dataset_id_sort_key
+from minari_pipe.core.json_object import json_object
 
 BEGIN = "<!-- minari_pipe:begin (each upload writes the lines from here to minari_pipe:end) -->"
 END = "<!-- minari_pipe:end -->"
@@ -182,10 +183,10 @@ def _how_to_load(dataset_id: str, address: str) -> Iterable[str]:
 
 def _environment(metadata: Mapping[str, Any]) -> str:
     try:
-        spec = json.loads(metadata["env_spec"])
-        return spec["id"] if isinstance(spec["id"], str) else ""
-    except (KeyError, TypeError, ValueError, RecursionError):
+        env_id = json_object(metadata.get("env_spec")).get("id")
+    except ValueError:
         return ""
+    return env_id if isinstance(env_id, str) else ""
 
 
 def _count(value: object) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import DatasetExistsError
 from minari_pipe.remotes.base import (
     METADATA,
@@ -63,7 +63,7 @@ class Publisher:
         nested = {name: text for name, text in upload.namespaces.items() if name != repo}
         index = state.index
         if index is None:
-            index = RepoIndex(repo).describing(_object(upload.namespaces.get(repo, b"{}")))
+            index = RepoIndex(repo).describing(json_object(upload.namespaces.get(repo, b"{}")))
         put = {
             f"{place}{name}": source
             for name, source in wanted.items()
@@ -89,7 +89,7 @@ class Publisher:
         repo, _ = locate(namespace)
         index = state.index or RepoIndex(repo)
         if namespace == repo:
-            return CommitChange(self._listing(state, index.describing(_object(metadata)), {}))
+            return CommitChange(self._listing(state, index.describing(json_object(metadata)), {}))
         put = self._describing(repo, {namespace: metadata}, state, replaced=True)
         return CommitChange(put | self._listing(state, index.adding(namespaces=[namespace]), {}))
 
@@ -143,7 +143,7 @@ class Publisher:
             _, place = locate(dataset_id)
             read = partial(self._client.read, repo, state.commit, f"{place}{METADATA}")
             try:
-                metadata = _object(self._ask(read))
+                metadata = json_object(self._ask(read))
             except (FileNotFoundError, ValueError):
                 return {}
             page = self._client.page(repo, place.rstrip("/") or "data")
@@ -190,18 +190,6 @@ def exists(remote: Remote, dataset_id: str) -> DatasetExistsError:
 
 def _object_or_nothing(text: bytes) -> dict[str, Any]:
     try:
-        return _object(text)
+        return json_object(text)
     except ValueError:
         return {}
-
-
-def _object(text: bytes) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        ValueError: the text is not a JSON object.
-    """
-    content = json.loads(text)
-    if not isinstance(content, dict):
-        raise ValueError(f"expected a JSON object, got {str(content)[:60]!r}")
-    return content

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from minari_pipe.core.json_object import json_object
+
 DATASETS, NAMESPACES = "datasets", "namespaces"
 
 
@@ -39,12 +41,7 @@ class RepoIndex:
         Raises:
             ValueError: it is not a JSON object, or its lists are not lists of names.
         """
-        try:
-            content = json.loads(text)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
-        if not isinstance(content, dict):
-            raise ValueError(f"expected a JSON object, got {str(content)[:60]!r}")
+        content = json_object(text)
         for key in (DATASETS, NAMESPACES):
             value = content.get(key, [])
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):

@@ -7,13 +7,13 @@ dataset name its id.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.files.atomic import NO_NAMES
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes import Remote, split_scheme
 from minari_pipe.remotes.base import METADATA
@@ -92,8 +92,8 @@ def _own_id(remote: Remote, dataset_id: str) -> str | None:
     """Return the id that the metadata of a dataset name, None if they name none."""
     try:
         content = read_small(remote, f"{dataset_id}/{METADATA}")
-        own = json.loads(unnamed(content))["dataset_id"]
+        own = json_object(unnamed(content))["dataset_id"]
         parse_dataset_id(own)
-    except (InvalidDatasetIdError, OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (InvalidDatasetIdError, OSError, ValueError, TypeError, KeyError):
         return None
     return own

@@ -33,6 +33,7 @@ from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.locks import common_folder, exclusive
 from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
 from minari_pipe.core.files.swap import swap_in
+from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.installation import install
 from minari_pipe.datasets.library import refuse_nested
 from minari_pipe.datasets.namespaces import refuse_datasets, write_namespace
@@ -422,10 +423,8 @@ def fetch_namespace(remote: Remote, namespace: str, *, overwrite: bool = False) 
     """
     try:
         content = read_small(remote, f"{namespace}/{NAMESPACE_METADATA}")
-        metadata = json.loads(content)
-    except (FileNotFoundError, ValueError, RecursionError):
-        return False
-    if not isinstance(metadata, dict):
+        metadata = json_object(content)
+    except (FileNotFoundError, ValueError):
         return False
     write_namespace(namespace, metadata, overwrite=overwrite)
     return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
 from minari_pipe.core.files.atomic import LARGEST
+from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.listing import check_summary
 from minari_pipe.errors import CorruptDatasetError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes.base import METADATA, Remote
@@ -101,11 +101,9 @@ def read_small(remote: Remote, path: str) -> bytes:
 def _metadata_of(remote: Remote, dataset_id: str) -> tuple[bytes, dict[str, Any]]:
     content = read_small(remote, f"{dataset_id}/{METADATA}")
     try:
-        metadata = json.loads(unnamed(content))
-    except (ValueError, RecursionError) as error:
-        raise CorruptDatasetError(f"its metadata.json is not valid JSON: {error}") from error
-    if not isinstance(metadata, dict):
-        raise CorruptDatasetError("its metadata.json is not a JSON object")
+        metadata = json_object(unnamed(content))
+    except ValueError as error:
+        raise CorruptDatasetError(f"its metadata.json cannot be read: {error}") from error
     check_summary(dataset_id, metadata)
     return content, metadata
 

@@ -32,6 +32,7 @@ from minari_pipe.core.files.manifest import (
     verify,
 )
 from minari_pipe.core.git import refuse_tracked_links
+from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.identity import checked_content_sha256
 from minari_pipe.errors import (
     ConfigError,
@@ -228,7 +229,7 @@ def _read_metadata(path: Path, below: OpenedFolder, dataset_id: str) -> bytes:
     # the root may be a remote, or may have been filled by real Minari
     content = unnamed(read_whole(path, below))
     try:
-        if json.loads(content) != raw:
+        if json_object(content) != raw:
             raise ValueError
     except ValueError:
         raise _changing(path) from None
@@ -316,7 +317,8 @@ def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
         path = root / namespace / NAMESPACE_METADATA
         try:
             content = read_whole(path, root)
-            found[namespace] = content if isinstance(json.loads(content), dict) else b"{}"
+            json_object(content)
+            found[namespace] = content
         except LinkError:
             raise
         except (OSError, ValueError):
@@ -427,8 +429,8 @@ def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile])
 def _differing(there: bytes, here: bytes) -> str:
     """Return the names of the keys that differ between two metadata files."""
     try:
-        old, new = json.loads(there), json.loads(here)
-        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    except (ValueError, AttributeError):
+        old, new = json_object(there), json_object(here)
+    except ValueError:
         return "damaged"
+    keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return ", ".join(keys) or "formatting"

@@ -22,7 +22,6 @@ Some files of 0.3 record a wrong number of total steps, so both totals are count
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -41,6 +40,7 @@ from minari_pipe.core.environments import recover
 from minari_pipe.core.episode import FINAL_OBSERVATION_MISSING
 from minari_pipe.core.files.atomic import is_left
 from minari_pipe.core.files.links import refuse_links
+from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import CorruptDatasetError, InvalidMetadataError, LinkError
 from minari_pipe.storage.agreement import check_agreement
@@ -319,8 +319,8 @@ def _environment_spaces(
 
 def _env_id(spec: str) -> str:
     try:
-        return str(json.loads(spec)["id"])
-    except (ValueError, TypeError, LookupError, RecursionError):
+        return str(json_object(spec)["id"])
+    except (ValueError, KeyError):
         return spec[:40]
 
 
