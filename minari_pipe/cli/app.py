@@ -21,7 +21,7 @@ from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
 from minari_pipe.core.messages import each_warning_once, message_of, print_line
 from minari_pipe.core.metadata import MINARI_VERSION
-from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.import_graph import make_importable
 from minari_pipe.pipeline.workspace import find_root
 
@@ -81,16 +81,10 @@ def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as exc:
             if os.environ.get(_DEBUG) == "1":
                 raise
-            print_line("error", _message(exc))
+            print_line("error", message_of(exc, "--debug before the command"))
             raise typer.Exit(1) from exc
 
     return wrapped
-
-
-def _message(exc: Exception) -> str:
-    if isinstance(exc, MinariPipeError | OSError) and str(exc):
-        return message_of(exc)
-    return f"{type(exc).__name__}: {exc}; --debug before the command shows where"
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

@@ -10,10 +10,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from errno import ENOENT
+from errno import EDQUOT, ENOENT, ENOSPC
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from minari_pipe.errors import MinariPipeError
 from minari_pipe.errors import printable as printable
 
 #: colour codes of a terminal, and the prefix of Gymnasium's warnings
@@ -77,11 +78,24 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-def message_of(error: Exception) -> str:
-    """Return the text of an error, also of ``os.getcwd``, which does not say what is missing."""
+def message_of(error: BaseException, debug: str = "--debug") -> str:
+    """Return what to tell a user about the error that ends a command, a stage or a block.
+
+    Args:
+        error: an error of this package or the system, or of the user's policy or environment.
+        debug: the option that shows where the error was raised.
+    """
     if isinstance(error, OSError) and error.errno == ENOENT and error.filename is None:
-        return "the current folder does not exist any more; change to another one"
-    return str(error)
+        return "the current folder does not exist any more; change to another one"  # os.getcwd
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+        return f"the disk is full: {error}"
+    if isinstance(error, MinariPipeError | OSError) and str(error):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, SystemExit):
+        return f"the policy or the environment called sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {error}; {debug} shows where"
 
 
 def print_line(level: str, text: str) -> None:

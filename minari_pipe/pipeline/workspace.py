@@ -11,7 +11,6 @@ from typing import Any
 from minari_pipe.core.dataset_id import parse_dataset_id
 from minari_pipe.core.files.changes import new_file
 from minari_pipe.core.files.links import refuse_links
-from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError, TrustError
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -107,8 +106,8 @@ def read_json(path: Path) -> Any:
         ConfigError: the file is damaged, for example by a merge.
     """
     try:
-        return json_object(path.read_text(encoding="utf-8"))
-    except ValueError as exc:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} is damaged: {exc}; restore it from git, or remove it") from exc
 
 

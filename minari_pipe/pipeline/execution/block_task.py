@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.core.files.changes import own_folder
+from minari_pipe.core.messages import message_of, without_credentials
 from minari_pipe.errors import (
     ConfigError,
     MissingDependencyError,
@@ -32,7 +33,6 @@ from minari_pipe.pipeline.execution.engines.base import Outcome
 from minari_pipe.pipeline.execution.inputs import Expected
 from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.execution.versions import other_version, processor
-from minari_pipe.pipeline.user_messages import user_message
 
 if TYPE_CHECKING:
     from minari_pipe.pipeline.execution.build import PolicyConfig
@@ -258,7 +258,7 @@ class BlockCall:
         except BaseException as exc:  # a Rust panic is no Exception
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
-            text = " ".join(user_message(exc).split())
+            text = " ".join(without_credentials(message_of(exc)).split())
             if len(text) > _LONGEST_REASON:
                 text = f"{text[:_LONGEST_REASON]}..."
             raised = isinstance(exc, Exception) and not isinstance(exc, OSError | MemoryError)

@@ -21,7 +21,12 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.core.files.swap import copy_tree
-from minari_pipe.core.messages import each_warning_once, one_line, print_line
+from minari_pipe.core.messages import (
+    each_warning_once,
+    message_of,
+    one_line,
+    print_line,
+)
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
 from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of
@@ -36,7 +41,6 @@ from minari_pipe.pipeline.processes import (
     stop_with_ancestors,
 )
 from minari_pipe.pipeline.signals import stop_on_signals
-from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, dump_json, write_atomic
 from minari_pipe.pipeline.workspace_links import check_links, inside
 
@@ -236,7 +240,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
         if debug:
             _note_ran(REPORTED)
             raise
-        _print_error(stage, user_message(exc))
+        _print_error(stage, message_of(exc))
         return 1
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from minari_pipe._version import __version__
 from minari_pipe.core.messages import message_of, print_line
 from minari_pipe.core.trust import add_trust
-from minari_pipe.errors import ConfigError, MinariPipeError, ReportedError
+from minari_pipe.errors import ConfigError, ReportedError
 
 if TYPE_CHECKING:
     from minari_pipe.pipeline.config.schema import Config
@@ -85,16 +85,11 @@ def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:
         if not isinstance(exc, ReportedError):
             from minari_pipe.pipeline.config.oc_env import without_values
 
-            print_line("error", without_values(_message(exc)))
+            text = message_of(exc)
+            if isinstance(exc, RecursionError):
+                text = "the config is nested too deeply, or refers to itself; --debug shows where"
+            print_line("error", without_values(text))
         return 1
-
-
-def _message(exc: Exception) -> str:
-    if isinstance(exc, MinariPipeError | OSError):
-        return message_of(exc)
-    if isinstance(exc, RecursionError):
-        return "the config is nested too deeply, or refers to itself; --debug shows where"
-    return f"{type(exc).__name__}: {exc}; --debug shows where"
 
 
 def _job(

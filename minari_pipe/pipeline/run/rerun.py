@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 import sys
 
-from minari_pipe.core.messages import print_line
+from minari_pipe.core.messages import message_of, print_line
 from minari_pipe.errors import ConfigError, ReportedError, Stopped
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.processes import stop_with_ancestors
 from minari_pipe.pipeline.run.driver import run_pipeline
 from minari_pipe.pipeline.signals import stop_on_signals
-from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import check_pipeline_name
 from minari_pipe.pipeline.workspace_links import open_root
 
@@ -32,7 +31,7 @@ def main() -> int:
     except Exception as exc:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        print_line("error", user_message(exc))
+        print_line("error", message_of(exc))
         return 1
     return 0
 

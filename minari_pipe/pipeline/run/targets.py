@@ -23,14 +23,13 @@ from minari_pipe.core.files.atomic import MANIFEST, sha256_file
 from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.core.git import may_have_come_with_git
-from minari_pipe.core.messages import print_line
+from minari_pipe.core.messages import message_of, print_line, without_credentials
 from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, line_of, user_config_dir
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.signals import run_abandonable
-from minari_pipe.pipeline.user_messages import user_message
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.pipeline.workspace_links import clone_of, refuse_links_of_clone
 from minari_pipe.remotes import split_scheme
@@ -164,7 +163,7 @@ class _Uploads:
         except Exception as exc:  # go on with the other targets
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc()
-            failure = without_values(" ".join(user_message(exc).split()))
+            failure = without_values(" ".join(without_credentials(message_of(exc)).split()))
             self._keep(target, {"error": failure})
             return failure
         self._keep(target, {"outcome": done.outcome})
