@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -196,42 +197,60 @@ def _check_places(cfg: DictConfig) -> None:
     """
     if (root := _workspace()) is None:
         return
-    # Without the rest of the config, for which a place may not ask.
-    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
-    own = OmegaConf.create(text)
-    own.hydra.job.num = own.hydra.job.id = 0  # Hydra sets them later
-    # A file's defaults list chooses them; one that is optional need not exist.
-    choices = own.hydra.runtime.choices.items()
-    own.hydra.runtime.choices = {k: v for k, v in choices if v is None or _lies_below(str(v))}
-
-    def value(key: str) -> Any:
-        try:
-            return OmegaConf.select(own, f"hydra.{key}")
-        except OmegaConfBaseException as exc:
-            raise TrustError(
-                f"hydra.{key} cannot be resolved from Hydra's settings alone ({one_line(exc)}); a "
-                f"value of the config could make Hydra write anywhere, so use only ${{now:...}} "
-                f"and ${{hydra....}} in it"
-            ) from None
-
-    inner = str(value("output_subdir") or "")
-    job = os.path.join(str(value("sweep.dir")), str(value("sweep.subdir")))
-    for folder in (str(value("run.dir")), str(value("sweep.dir")), job):
-        own.hydra.runtime.output_dir = os.path.abspath(folder)
+    alone = _hydra_alone(cfg)
+    inner = str(_resolved(alone, "output_subdir") or "")
+    run, sweep = str(_resolved(alone, "run.dir")), str(_resolved(alone, "sweep.dir"))
+    for folder in (run, sweep, os.path.join(sweep, str(_resolved(alone, "sweep.subdir")))):
+        alone.hydra.runtime.output_dir = os.path.abspath(folder)
         check_named_folder(folder, root)
         check_named_folder(os.path.join(folder, inner), root)
-        for log in ("job_logging", "hydra_logging"):
-            for name in value(f"{log}.handlers") or ():
-                if file := value(f"{log}.handlers.{name}.filename"):
-                    refuse_links_of_clone(os.path.abspath(str(file)), clone_of(root, root))
-    # Other jobs have other numbers, and Hydra takes the time a moment later.
-    raw = yaml.safe_load(text)["hydra"]
-    for written in (str(raw["run"]["dir"]), f"{raw['sweep']['dir']}/{raw['sweep']['subdir']}"):
-        start, found, _ = written.partition("${")
+        for file in _logs(alone):
+            refuse_links_of_clone(os.path.abspath(file), clone_of(root, root))
+    for folder in _folders_of_other_jobs(alone):
+        check_named_folder(folder, root)
+
+
+def _hydra_alone(cfg: DictConfig) -> DictConfig:
+    """Return Hydra's settings without the rest of the config, for which a place may not ask."""
+    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
+    alone = OmegaConf.create(text)
+    assert isinstance(alone, DictConfig)
+    alone.hydra.job.num = alone.hydra.job.id = 0  # Hydra sets them later
+    # A file's defaults list chooses them; one that is optional need not exist.
+    choices = alone.hydra.runtime.choices.items()
+    alone.hydra.runtime.choices = {k: v for k, v in choices if v is None or _lies_below(str(v))}
+    return alone
+
+
+def _resolved(alone: DictConfig, key: str) -> Any:
+    try:
+        return OmegaConf.select(alone, f"hydra.{key}")
+    except OmegaConfBaseException as exc:
+        raise TrustError(
+            f"hydra.{key} cannot be resolved from Hydra's settings alone ({one_line(exc)}); a "
+            f"value of the config could make Hydra write anywhere, so use only ${{now:...}} "
+            f"and ${{hydra....}} in it"
+        ) from None
+
+
+def _logs(alone: DictConfig) -> Iterator[str]:
+    """Yield the files of the logs of a job."""
+    for log in ("job_logging", "hydra_logging"):
+        for name in _resolved(alone, f"{log}.handlers") or ():
+            if file := _resolved(alone, f"{log}.handlers.{name}.filename"):
+                yield str(file)
+
+
+def _folders_of_other_jobs(alone: DictConfig) -> Iterator[str]:
+    """Yield the folders of jobs with other numbers, or of another time, that exist already."""
+    raw: Any = OmegaConf.to_container(alone.hydra, resolve=False)
+    sweep = os.path.join(str(raw["sweep"]["dir"]), str(raw["sweep"]["subdir"]))
+    for written in (str(raw["run"]["dir"]), sweep):
+        start, varies, _ = written.partition("${")
         folder, name = os.path.split(start)
-        for other in os.listdir(folder or ".") if found and os.path.isdir(folder or ".") else ():
-            if other.startswith(name):
-                check_named_folder(os.path.join(folder, other), root)
+        if varies and os.path.isdir(folder or "."):
+            others = (other for other in os.listdir(folder or ".") if other.startswith(name))
+            yield from (os.path.join(folder, other) for other in others)
 
 
 def _settings_of(cfg: DictConfig) -> dict[str, Any]:
