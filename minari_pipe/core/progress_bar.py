@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -52,7 +53,9 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     def _new_bar(self) -> tqdm:
         from tqdm import tqdm  # takes 20 ms, and only a terminal needs it
 
-        return tqdm(
+        # Its default lock may start a Python, which would import modules of the current folder.
+        kind: type[tqdm] = type("Bar", (tqdm,), {"_lock": threading.RLock()})
+        return kind(
             total=self._total,
             desc=self._label,
             leave=self._leave,

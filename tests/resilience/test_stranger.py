@@ -1185,18 +1185,33 @@ def test_hydra_writes_through_no_link_in_a_folder_that_the_user_names(
     assert hashes(elsewhere) == before
 
 
-OPTIONAL = "{optional /author: ../../mine/made}, "
-
-
 def test_hydra_writes_to_no_folder_that_a_config_chooses(workspace, elsewhere):
     words = ("+dataset=tiny", f"dataset.license={elsewhere}/made")
     taken = ("hydra.run.dir='${dataset.license}'", SUBDIR)
     again = ("hydra.run.dir='out/${hydra:job.override_dirname}'", "dataset.citation='${env.id}'")
-    # A file's choice: one that is optional need not exist.
-    workspace.replace("conf/dataset/tiny.yaml", "defaults: [", "defaults: [" + OPTIONAL)
-    chosen = ("hydra.run.dir='out/${hydra:runtime.choices.author}'", SUBDIR)
-    for typed in (taken, again, chosen):
+    missing = ("hydra.run.dir='${oc.select:dataset.license,out}'", SUBDIR)
+    inner = ("hydra.run.dir='out/${hydra.job.${dataset.license}}'", SUBDIR)
+    typed_twice = ("hydra.run.dir='out/${hydra:overrides.task.1}'", SUBDIR)
+    for typed in (taken, again, missing, inner, typed_twice):
         assert "make Hydra write anywhere" in workspace.refused(*words, *typed)
+    assert not (elsewhere / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("choice", "why"),
+    [
+        ("../../mine/made", "cannot be resolved"),
+        (r"'\${oc.select:dataset.license,x}'", "make Hydra write anywhere"),
+        (r"'\${hydra.job.name}/../../mine/made'", "cannot be resolved"),
+    ],
+)
+def test_hydra_writes_to_no_folder_that_a_choice_names(choice, why, workspace, elsewhere):
+    """A choice that is optional need not exist."""
+    optional = f"defaults: [{{optional /author: {choice}}}, "
+    workspace.replace("conf/dataset/tiny.yaml", "defaults: [", optional)
+    words = ("+dataset=tiny", f"dataset.license={elsewhere}/made", SUBDIR)
+    chosen = "hydra.run.dir='out/${hydra:runtime.choices.author}'"
+    assert why in workspace.refused(*words, chosen)
     assert not (elsewhere / "made").exists()
 
 

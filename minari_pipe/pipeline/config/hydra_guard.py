@@ -40,6 +40,10 @@ HYDRA_OVERRIDES = (
     "hydra.sweep.subdir=.",
 )
 
+#: The begin of an interpolation that takes nothing from a config. Overrides may hold others.
+_OF_HYDRA_ALONE = re.compile(
+    r"\$\{(?=\s*(now:|oc\.env:|minari_pipe\.state:|hydra[.:](?!\s*overrides)))"
+)
 _PLUGINS = "hydra._internal.core_plugins."
 _NO_LOGGING = {"version": 1, "root": None, "disable_existing_loggers": False}
 #: The settings of Hydra that make it run, import, export or write something, with the value that
@@ -211,8 +215,21 @@ def _check_places(cfg: DictConfig) -> None:
 
 
 def _hydra_alone(cfg: DictConfig) -> DictConfig:
-    """Return Hydra's settings without the rest of the config, for which a place may not ask."""
-    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra})).replace("${hydra:", "${hydra.")
+    """Return Hydra's settings without the rest of the config, for which a place may not ask.
+
+    Raises:
+        TrustError: one takes a value from elsewhere.
+    """
+    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra}))
+    settings = OmegaConf.to_yaml(
+        OmegaConf.masked_copy(cfg.hydra, [*cfg.hydra.keys() - {"overrides"}])
+    )
+    if other := re.search(r"\$\{[^}]*\}?", _OF_HYDRA_ALONE.sub("", settings)):
+        raise TrustError(
+            f"a setting of Hydra contains {other[0]}, by which a value of the config could make "
+            f"Hydra write anywhere; use only ${{now:...}}, ${{oc.env:...}} and ${{hydra....}} in it"
+        )
+    text = text.replace("${hydra:", "${hydra.")
     alone = OmegaConf.create(text)
     assert isinstance(alone, DictConfig)
     alone.hydra.job.num = alone.hydra.job.id = 0  # Hydra sets them later
@@ -226,11 +243,7 @@ def _resolved(alone: DictConfig, key: str) -> Any:
     try:
         return OmegaConf.select(alone, f"hydra.{key}")
     except OmegaConfBaseException as exc:
-        raise TrustError(
-            f"hydra.{key} cannot be resolved from Hydra's settings alone ({one_line(exc)}); a "
-            f"value of the config could make Hydra write anywhere, so use only ${{now:...}} "
-            f"and ${{hydra....}} in it"
-        ) from None
+        raise ConfigError(f"hydra.{key} cannot be resolved: {one_line(exc)}") from None
 
 
 def _logs(alone: DictConfig) -> Iterator[str]:

@@ -22,8 +22,11 @@ from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
-#: Words that trust a module, that say where something goes, or that name a file elsewhere.
-_ALLOWS = re.compile(r"^-|^[^=~]*$|^[+~]*(hydra|engine|publish)\b|[=,:\[\s'\"][/~]|\.\.")
+#: Words that trust a module or a model, say where something goes, or name a file elsewhere.
+_ALLOWS = re.compile(
+    r"^-|^[^=~]*$|^[+~]*(hydra|engine|publish)\b|[=,:\[\s'\"][/~]|\.\."
+    r"|^[+~]*(ref_scores\.)?(eval_)?env\b(?!\.id=)"
+)
 
 
 def pipelines_of(name: str, root: Path) -> list[str]:

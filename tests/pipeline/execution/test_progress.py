@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import pty
 import select
@@ -121,6 +122,24 @@ def test_a_bar_is_legible_on_narrow_and_wide_terminals(columns, drawn):
     assert "6,000/12,000 episodes" in line
     for detail, least in (("steps/s", 80), ("return 1000.0", 120), ("1.2M steps", 120)):
         assert columns < least or detail in line
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_a_bar_starts_no_process(method):
+    """That of a lock that processes share imports modules of the current folder."""
+    code = (
+        "import multiprocessing, sys\n"
+        "from multiprocessing.resource_tracker import _resource_tracker as tracker\n"
+        "from minari_pipe.core.progress_bar import ProgressBar\n"
+        f"multiprocessing.set_start_method({method!r})\n"
+        "sys.stderr.isatty = lambda: True\n"
+        "with ProgressBar('validate', 2, 'episode') as bar:\n"
+        "    bar.show(1)\n"
+        "print(tracker._fd)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+    assert "validate" in done.stderr
 
 
 def test_what_went_wrong_is_the_last_to_give_way(drawn):

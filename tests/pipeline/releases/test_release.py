@@ -365,6 +365,8 @@ ALLOWING = (
     "policy.checkpoint.path=/home/me/x.zip",
     "policy={checkpoint: {path: ~/x.zip}}",
     "+env.kwargs.xml_file='../x.xml'",
+    "env.kwargs.xml_file=./models/x.xml",
+    "ref_scores.eval_env={id: Ant-v5, kwargs: {xml_file: x.xml}}",
 )
 
 

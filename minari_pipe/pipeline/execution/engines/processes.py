@@ -121,8 +121,8 @@ class _Worker:
     def __init__(self, context: Any) -> None:
         # The fork server keeps the environment of its start, so send the current one.
         here = (identity(psutil.Process()), os.getcwd(), {**os.environ, **ONE_THREAD})
-        self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=here)
         with _for_children():
+            self._pool = ProcessPoolExecutor(1, context, initializer=_begin, initargs=here)
             self._pool.submit(os.getpid)  # starts the process
         # Kept from the start, so that a worker that has not begun yet can be killed as well: its
         # call may already be in its queue, and would run to its end.
