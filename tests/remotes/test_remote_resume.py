@@ -225,6 +225,7 @@ def test_an_interruption_ends_at_once_and_the_next_run_goes_on(
         address=place.address,
         root=str(root if action == "upload" else fresh),
         result=str(result),
+        variables=place.variables,  # there are two S3 servers
     )
     deadline = time.monotonic() + 60
     while not any(isinstance(r.fault, Delay) for r in place.proxy.requests[n_requests:]):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import CHECKOUT
-from tests.support.servers.running import environment
+from tests.support.servers.running import entered, environment
 
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.truncate", "os.rmdir"}
 
@@ -99,16 +99,17 @@ def _act(command: dict[str, Any]) -> None:
     base._WAITS = (0.02, 0.04, 0.06, 0.08)  # type: ignore[assignment]
     if http := sys.modules.get("huggingface_hub.utils._http"):  # which tries uploads again itself
         http.http_backoff.__kwdefaults__.update(base_wait_time=0.02, max_wait_time=0.1)
-    os.environ["MINARI_DATASETS_PATH"] = command["root"]
+    variables = command.get("variables", {}) | {"MINARI_DATASETS_PATH": command["root"]}
     if event := command.get("die_at"):
         _die_at(event, result, tuple(command["within"]))
     warnings.simplefilter("ignore")
     try:
-        if command["action"] == "upload":
-            outcome = publish_dataset(command["id"], command["address"]).outcome
-        else:
-            download_dataset(f"{command['address']}/{command['id']}")
-            outcome = "downloaded"
+        with entered({**os.environ, **variables}):
+            if command["action"] == "upload":
+                outcome = publish_dataset(command["id"], command["address"]).outcome
+            else:
+                download_dataset(f"{command['address']}/{command['id']}")
+                outcome = "downloaded"
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     beside = result.with_suffix(".tmp")
