@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -51,17 +52,24 @@ def warn_unless_met(text: str) -> None:
         installed = Version(importlib.metadata.version(requirement.name))
     except importlib.metadata.PackageNotFoundError:
         warnings.warn(
-            f'Package {requirement.name} is not installed. Install it with `pip install "{text}"`',
-            stacklevel=3,
+            f"Package {requirement.name} is not installed. {_advice(requirement)}", stacklevel=3
         )
         return
     if not requirement.specifier.contains(installed, prereleases=True):
         warnings.warn(
             f"Installed {requirement.name} version {installed} does not meet the requirement "
-            f"{requirement.specifier}.\n"
-            f'We recommend to install the required version with `pip install "{text}"`',
+            f"{requirement.specifier}.\n{_advice(requirement)}",
             stacklevel=3,
         )
+
+
+def _advice(requirement: Requirement) -> str:
+    """Return what to do about a requirement, whose text may come from a stranger."""
+    if requirement.url:
+        return f"The requirement names an address, {one_line(requirement.url)!r}, not a release"
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    wanted = shlex.quote(f"{requirement.name}{extras}{requirement.specifier}")
+    return f"Install it with `pip install {wanted}`"
 
 
 def exclusions(requirements: Iterable[str]) -> Iterator[str]:

@@ -333,7 +333,9 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
 
 
 def how_to_trust(module: str) -> str:
-    """Return the sentence that explains to a user how to trust ``module``."""
+    """Return the sentence that explains to a user how to trust ``module``, a name from a file."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        return f"{module!r} is not the name of a module"
     return (
         f"if you trust it, pass --trust-module {module} to minari-pipe, set "
         f"{MODULES_VARIABLE}={module} for other commands such as dvc repro, or add the line "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from minari_pipe.core.requirements import exclusions
+from minari_pipe.core.requirements import exclusions, warn_unless_met
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,15 @@ from minari_pipe.core.requirements import exclusions
 def test_exclusions_are_named_by_package(left, right, named) -> None:
     found = list(exclusions(["numpy>=1", left, "gymnasium", right]))
     assert found == ([named] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("requirement", "advice"),
+    [
+        ("no-such[b,a]>=1,<2", "`pip install 'no-such[a,b]<2,>=1'`"),
+        ("no-such @ https://example.org/$(touch).whl", "names an address, 'https://"),
+    ],
+)
+def test_advice_to_install_runs_nothing_that_a_requirement_holds(requirement, advice) -> None:
+    with pytest.warns(UserWarning, match=f"no-such is not installed.*{re.escape(advice)}"):
+        warn_unless_met(requirement)

@@ -442,12 +442,14 @@ def test_of_a_shared_cache_nothing_is_pushed_where_a_stranger_says(
 
 
 @pytest.mark.parametrize("name", ["far", "Far"])
-def test_of_a_shared_cache_nothing_is_pushed_where_a_file_says_of_one_output(
-    name, workspace, tmp_path
-):
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_nothing_is_pushed_where_a_file_says_of_one_output(is_shared, name, workspace, tmp_path):
     """DVC lets each output name a remote of its own, in letters of any case."""
     store, shared, mine = (tmp_path / name for name in ("store", "shared", "mine"))
-    (workspace.root / ".dvc" / "cache").rename(shared)
+    if is_shared:
+        (workspace.root / ".dvc" / "cache").rename(shared)
+    else:
+        shared = workspace.root / ".dvc" / "cache"
     told = depend_on_model(workspace)
     md5 = hashlib.md5(b"<mujoco/>").hexdigest()
     (shared / "files" / "md5" / md5[:2]).mkdir(parents=True, exist_ok=True)
@@ -458,9 +460,11 @@ def test_of_a_shared_cache_nothing_is_pushed_where_a_file_says_of_one_output(
     own = Path(os.environ["DVC_GLOBAL_CONFIG_DIR"]) / "config"
     own.parent.mkdir(parents=True, exist_ok=True)
     default = f"[core]\n    remote = mine\n['remote \"mine\"']\n    url = {mine}\n"
-    own.write_text(f"[cache]\n    dir = {shared}\n{default}")
+    own.write_text((f"[cache]\n    dir = {shared}\n" if is_shared else "") + default)
     (workspace.root / ".dvc" / "config").write_text(f"['remote \"far\"']\n    url = {store}\n")
-    with pytest.raises(TrustError, match=f"sets {store} as the remote to push to"):
+    with pytest.raises(
+        TrustError, match=f"sends model.xml to the DVC remote '{name}', not to the def"
+    ):
         push("tiny", workspace.root)
     assert not store.exists() and not mine.exists()
 
@@ -870,7 +874,8 @@ def test_databases_that_dvc_unpickles_lie_in_a_folder_of_the_user(
         monkeypatch.delenv("DVC_SITE_CACHE_DIR")
     root = make_workspace(tmp_path / "work")
     if chosen == "setting":
-        command = [sys.executable, "-m", "dvc", "config", "--global", "core.site_cache_dir", "mine"]
+        setting = ("core.site_cache_dir", str(tmp_path / "mine"))
+        command = [sys.executable, "-m", "dvc", "config", "--global", *setting]
         subprocess.run(command, cwd=tmp_path, check=True)
     check_dvc(root)
     with dvc_settings.repository(root) as repo:

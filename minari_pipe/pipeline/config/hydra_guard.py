@@ -221,9 +221,12 @@ def _hydra_alone(cfg: DictConfig) -> DictConfig:
         TrustError: one takes a value from elsewhere.
     """
     text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra}))
-    settings = OmegaConf.to_yaml(
-        OmegaConf.masked_copy(cfg.hydra, [*cfg.hydra.keys() - {"overrides"}])
-    )
+    raw: Any = OmegaConf.to_container(cfg.hydra, resolve=False)
+    # What the user typed may contain anything, unless a place uses it.
+    typed = (raw.pop("overrides"), raw["job"].pop("override_dirname"), raw["job"].pop("config"))
+    settings = str(raw)
+    if "override_dirname" in settings:
+        settings += str(typed)
     if other := re.search(r"\$\{[^}]*\}?", _OF_HYDRA_ALONE.sub("", settings)):
         raise TrustError(
             f"a setting of Hydra contains {other[0]}, by which a value of the config could make "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minari_pipe.core.messages import without_credentials
-from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError, TrustError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.releases.releasable import pipelines_of
@@ -64,10 +64,16 @@ def push(name: str, root: Path) -> Pushed:
                     "them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
-            outs = [out for file in targets for out in _outs(repo, file)]
-            elsewhere = {out.remote.lower() for out in outs if out.remote}  # as DVC looks it up
-            for receiver in {remote, *elsewhere} & {*repo.config["remote"]}:
-                check_receiver(repo, receiver)
+            for file in targets:
+                for out in _outs(repo, file):
+                    # `dvc add` keeps what a stranger's file says, and DVC ignores case.
+                    if out.remote and out.remote.lower() != remote.lower():
+                        raise TrustError(
+                            f"{file} sends {out} to the DVC remote {out.remote!r}, not to the "
+                            f"default, {remote!r}; remove the line `remote: {out.remote}` from it "
+                            f"and commit"
+                        )
+            check_receiver(repo, remote)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
     except MinariPipeError:
