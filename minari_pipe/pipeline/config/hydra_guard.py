@@ -220,9 +220,9 @@ def _hydra_alone(cfg: DictConfig) -> DictConfig:
     Raises:
         TrustError: one takes a value from elsewhere.
     """
-    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra}))
     raw: Any = OmegaConf.to_container(cfg.hydra, resolve=False)
-    # What the user typed may contain anything, unless a place uses it.
+    # What the user typed may contain anything, unless a place uses it. `config` has settings of
+    # override_dirname.
     typed = (raw.pop("overrides"), raw["job"].pop("override_dirname"), raw["job"].pop("config"))
     settings = str(raw)
     if "override_dirname" in settings:
@@ -232,8 +232,8 @@ def _hydra_alone(cfg: DictConfig) -> DictConfig:
             f"a setting of Hydra contains {other[0]}, by which a value of the config could make "
             f"Hydra write anywhere; use only ${{now:...}}, ${{oc.env:...}} and ${{hydra....}} in it"
         )
-    text = text.replace("${hydra:", "${hydra.")
-    alone = OmegaConf.create(text)
+    text = OmegaConf.to_yaml(OmegaConf.create({"hydra": cfg.hydra}))
+    alone = OmegaConf.create(text.replace("${hydra:", "${hydra."))
     assert isinstance(alone, DictConfig)
     alone.hydra.job.num = alone.hydra.job.id = 0  # Hydra sets them later
     # A file's defaults list chooses them; one that is optional need not exist.

@@ -21,12 +21,7 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.core.files.swap import copy_tree
-from minari_pipe.core.messages import (
-    each_warning_once,
-    message_of,
-    one_line,
-    print_line,
-)
+from minari_pipe.core.messages import each_warning_once, message_of, one_line, print_line
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
 from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of

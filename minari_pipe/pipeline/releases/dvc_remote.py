@@ -64,15 +64,7 @@ def push(name: str, root: Path) -> Pushed:
                     "them on this machine"
                 )
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
-            for file in targets:
-                for out in _outs(repo, file):
-                    # `dvc add` keeps what a stranger's file says, and DVC ignores case.
-                    if out.remote and out.remote.lower() != remote.lower():
-                        raise TrustError(
-                            f"{file} sends {out} to the DVC remote {out.remote!r}, not to the "
-                            f"default, {remote!r}; remove the line `remote: {out.remote}` from it "
-                            f"and commit"
-                        )
+            _refuse_other_remotes(repo, targets, remote)
             check_receiver(repo, remote)
             n_files = int(repo.push(targets))
             missing = _missing(repo, targets)
@@ -90,6 +82,21 @@ def push(name: str, root: Path) -> Pushed:
             f"DVC's cache; run the pipeline again, or dvc pull"
         )
     return Pushed(remote, url, n_files)
+
+
+def _refuse_other_remotes(repo: Repo, targets: list[str], default: str) -> None:
+    """Refuse files whose outputs go to another remote, which `dvc add` keeps as a stranger set it.
+
+    Raises:
+        TrustError: names the file and the remote.
+    """
+    for file in targets:
+        for out in _outs(repo, file):
+            if out.remote and out.remote.lower() != default.lower():  # DVC ignores case
+                raise TrustError(
+                    f"{file} sends {out} to the DVC remote {out.remote!r}, not to the default, "
+                    f"{default!r}; remove the line `remote: {out.remote}` from it and commit"
+                )
 
 
 def check_dvc_files(name: str, root: Path) -> None:

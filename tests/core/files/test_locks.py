@@ -50,7 +50,7 @@ def test_a_child_does_not_hold_the_lock_of_a_parent_that_was_killed(tmp_path: Pa
 
     def live() -> None:  # the child has begun, and has let go by then
         os.write(write, os.getpid().to_bytes(8, "big"))
-        time.sleep(60)
+        time.sleep(60)  # until it is killed, below
 
     def die() -> None:
         with exclusive(tmp_path):

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from minari_pipe.core.tree import has_other_bools
 from minari_pipe.errors import CorruptDatasetError
 
 #: members of a group by name: kind of link (hard, soft, external), and address if hard
@@ -21,7 +20,9 @@ def check_bools(name: str, values: Any) -> None:
     Raises:
         CorruptDatasetError: they are.
     """
-    if isinstance(values, np.ndarray) and has_other_bools(values):
+    # As core.tree.has_other_bools; the parser imports nothing of the package but errors and files.
+    is_bool = isinstance(values, np.ndarray) and values.dtype == np.bool_
+    if is_bool and (values.view(np.uint8) > 1).any():
         raise CorruptDatasetError(f"{name}: a bool is neither 0 nor 1")
 
 
