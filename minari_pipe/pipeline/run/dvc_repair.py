@@ -100,21 +100,30 @@ def _holds(entry: dict[str, Any], written: float, root: Path) -> bool:
         written: when the file was last written, in seconds since the epoch.
         root: the workspace.
     """
-    pid = int(entry["pid"])
-    if pid == os.getpid():  # this process holds no lock yet: an earlier one had the same pid
-        return False
-    if not _is_pid(pid):
-        return False
     try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 1:
-            return False
+        process = _running(int(entry["pid"]), written)
         # Another DVC may have rewritten the file after the pid was reused.
-        return _may_be_dvc(process, root)
+        return process is not None and _may_be_dvc(process, root)
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
         return True
+
+
+def _running(pid: int, written: float) -> psutil.Process | None:
+    """Return the other process that wrote its pid into a file; ``None`` if it has ended.
+
+    A zombie has ended, and a process that began after the file was ``written`` (in seconds since
+    the epoch) was given the pid of one that has. So was this process, which has written none.
+    """
+    if pid == os.getpid() or not 0 < pid < 2**31:  # psutil raises on what no system assigns
+        return None
+    try:
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE or process.create_time() > written + 1
+    except psutil.NoSuchProcess:
+        return None
+    return None if ended else process
 
 
 def _may_be_dvc(process: psutil.Process, root: Path) -> bool:
@@ -126,11 +135,6 @@ def _may_be_dvc(process: psutil.Process, root: Path) -> bool:
     if any(word in part for part in process.cmdline() for word in own):
         return True
     return Path(process.cwd()).is_relative_to(root.resolve())
-
-
-def _is_pid(number: int) -> bool:
-    """Return whether a system could assign this pid; psutil raises on others."""
-    return 0 < number < 2**31
 
 
 def remove_broken_lock_file(name: str, root: Path, *, wait: bool = True) -> None:
@@ -247,8 +251,12 @@ def remove_temporaries(name: str, root: Path, *, wait: bool = True) -> None:
 def _is_being_written(path: Path) -> bool:
     """Return whether the process whose pid is in a temporary file's name still runs."""
     text = path.name.split(".")[-2]
-    pid = int(text) if text.isdecimal() else 0
-    return _is_pid(pid) and pid != os.getpid() and psutil.pid_exists(pid)
+    try:
+        return text.isdecimal() and _running(int(text), path.stat().st_mtime) is not None
+    except FileNotFoundError:  # renamed in the meantime
+        return True
+    except psutil.AccessDenied:
+        return True
 
 
 def _is_broken(path: Path) -> bool:

@@ -127,6 +127,20 @@ def test_what_can_be_no_pid_holds_nothing(pid, workspace):
     assert not temporary.exists()
 
 
+def test_only_a_file_that_is_being_written_stays(workspace, python, zombie):
+    """A stage that ended with its driver may be a zombie while the next run looks."""
+    folder = workspace / "pipelines" / "x"
+    folder.mkdir(parents=True)
+    ended = (zombie.pid, dead_pid(), os.getpid())
+    old = folder / f".old.json.{python.pid}.tmp"  # of another process, whose pid was given anew
+    written = folder / f".new.json.{python.pid}.tmp"
+    for path in (*(folder / f".new.json.{pid}.tmp" for pid in ended), old, written):
+        path.touch()
+    os.utime(old, (time.time() - 3600, time.time() - 3600))
+    remove_temporaries("x", workspace)
+    assert [*folder.iterdir()] == [written]
+
+
 def test_a_program_in_python_that_works_elsewhere_is_no_dvc(workspace, idle):
     write_rwlock(workspace, idle.pid)
     remove_stale_rwlocks(workspace)
