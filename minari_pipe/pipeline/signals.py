@@ -107,9 +107,6 @@ def run_stoppable(work: Callable[[], None], *, repair: Callable[[], None]) -> No
     Raises:
         Stopped: after SIGINT, SIGTERM or SIGHUP; no stage is running any more.
     """
-    if threading.current_thread() is not threading.main_thread():
-        work()  # in a thread of a Hydra launcher, where signals are handled elsewhere
-        return
     asked: list[int] = []
     before = _handle(lambda signum, _frame: asked.append(signum))
     try:
@@ -133,9 +130,6 @@ def run_abandonable(work: Callable[[], None]) -> None:
     Args:
         work: the transfer; runs in a thread of its own.
     """
-    if threading.current_thread() is not threading.main_thread():
-        work()  # in a thread of a Hydra launcher, where signals are handled elsewhere
-        return
     failure: list[BaseException] = []
 
     def guarded() -> None:

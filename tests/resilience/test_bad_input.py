@@ -545,6 +545,16 @@ def test_the_user_may_set_hydra_but_no_file_what_lies_beside_or_below(workspace)
     one_line(done, "no hydra 'launcher/mine'. Known: basic")
 
 
+@pytest.mark.parametrize("how", [[], ["-m"], ["--cfg", "job"]])
+def test_no_launcher_starts_processes_that_would_import_modules_of_the_folder(
+    how, workspace, capfd
+):
+    node = {"_target_": "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"}
+    ConfigStore.instance().store(group="hydra/launcher", name="joblib", node=node)
+    assert run([BASE, *how, "hydra/launcher=joblib"]) == 1
+    assert "hydra/launcher cannot be chosen: " in capfd.readouterr().err
+
+
 def test_a_fork_of_the_checkout_is_trusted_no_more(tmp_path, monkeypatch):
     """There conf/ lies beside the package; it comes from strangers all the same."""
     for name in ("minari_pipe", "conf", ".dvc"):

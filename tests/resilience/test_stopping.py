@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -201,20 +200,6 @@ def test_what_work_raises_is_raised():
         run_stoppable(work, repair=lambda: None)
     with pytest.raises(ZeroDivisionError, match="in DVC"):
         run_abandonable(work)
-
-
-def test_work_runs_in_a_thread_of_a_launcher_too():
-    found = []
-
-    def work() -> None:
-        found.append(threading.current_thread().name)
-
-    launcher = threading.Thread(
-        target=lambda: run_stoppable(work, repair=lambda: None), name="launcher"
-    )
-    launcher.start()
-    launcher.join()
-    assert found == ["launcher"]
 
 
 def test_the_exit_code_is_the_shell_s():

@@ -117,6 +117,12 @@ def checked_load(
         allowed = _HYDRA_SETTINGS  # already known: saves a composition, 0.1 s
     else:
         allowed = _settings_of(_load(self, None, own, *how, **more))
+        if allowed["launcher"] != _HYDRA_SETTINGS["launcher"]:
+            # Its processes would import modules of this folder, and compose without these checks.
+            raise ConfigError(
+                "hydra/launcher cannot be chosen: the jobs of a sweep run one after the other. "
+                "To spread the work of each, use engine=processes or engine=ray"
+            )
         _check_places(cfg)
     for key, found in _settings_of(cfg).items():
         if found != allowed[key]:
