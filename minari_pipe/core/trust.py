@@ -8,7 +8,8 @@ the user can make a module or a checkpoint trusted, in one of three ways:
 * an environment variable: ``MINARI_PIPE_TRUSTED_MODULES``, ``MINARI_PIPE_TRUSTED_SHA256``
   (values separated by commas), or
 * a line in the user-level file ``~/.config/minari_pipe/trusted_modules`` or ``trusted_sha256``
-  (``$XDG_CONFIG_HOME`` is honoured; ``#`` starts a comment).
+  (``$XDG_CONFIG_HOME`` is honoured; a ``#`` at the start of a line or after a space starts a
+  comment).
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from minari_pipe.errors import ConfigError, TrustError
@@ -46,15 +49,23 @@ def user_config_dir() -> Path:
 
 
 def _names(variable: str, file_name: str) -> frozenset[str]:
-    names = {n.strip() for n in os.environ.get(variable, "").split(",")}
+    names = _in_variable(os.environ.get(variable, ""))
     path = user_config_dir() / file_name
     if path.is_file():
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            names |= _in_file(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError as error:
             raise TrustError(f"{path} is not UTF-8 text; expected one name per line") from error
-        names |= {line.partition("#")[0].strip() for line in lines}
-    return frozenset(names - {""})
+    return names
+
+
+def _in_variable(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",")) - {""}
+
+
+def _in_file(text: str) -> frozenset[str]:
+    lines = text.splitlines()
+    return frozenset(re.split(r"(?:^|\s)#", line)[0].strip() for line in lines) - {""}
 
 
 def add_trust(modules: Collection[str], sha256s: Collection[str]) -> None:
@@ -109,10 +120,28 @@ def is_trusted_address(address: str, *, exactly: bool = False) -> bool:
     return any(str(real) == place if exactly else real.is_relative_to(place) for place in places)
 
 
-def line_of(address: str) -> str:
-    """Return the line by which a user trusts an address: a path without links, or the address."""
+def how_to_trust_address(address: str, *, word: str = "") -> str:
+    """Return the sentence that explains how to trust an address or a file that a file names.
+
+    A stranger chose the name, so a way is offered only if it trusts nothing else, and runs nothing
+    in a shell.
+
+    Args:
+        address: the address, or the absolute path of the file.
+        word: the override by which the command line can name it.
+    """
     path = _path(address)
-    return address if path is None else os.path.realpath(path)
+    name = address if path is None else os.path.realpath(path)
+    ways = []
+    if re.fullmatch(r"(?:[\w.:/@%+=\[\]-]|\$\{oc\.env:\w+\})+", word):
+        ways.append(f"pass {quote(word)} on the command line")
+    if _in_variable(name) == {name}:
+        ways.append(f"set {ADDRESSES_VARIABLE}={quote(name)}")
+    if _in_file(name) == {name}:
+        ways.append(f"add the line {name} to {user_config_dir() / ADDRESSES_FILE}")
+    if not ways:
+        return "no setting can hold its name; rename it first if you trust it"
+    return f"if you trust it, {', or '.join(ways)}"
 
 
 def _path(address: str) -> str | None:
@@ -154,8 +183,7 @@ def check_address(where: str, address: str, *, exactly: bool = False) -> None:
     if not (is_named or is_trusted_address(address, exactly=exactly)):
         raise TrustError(
             f"{where} is {address!r}, which comes from a file, and the stage would send its work "
-            f"there; if you trust it, pass {where}={address} on the command line, or set "
-            f"{ADDRESSES_VARIABLE}={line_of(address)}"
+            f"there; {how_to_trust_address(address, word=f'{where}={address}')}"
         )
 
 
@@ -245,10 +273,7 @@ def check_file(fault: str, place: str) -> None:
     """
     named = map(os.path.realpath, _named_by(NAMED_FILES_VARIABLE))
     if os.path.realpath(place) not in named and not is_trusted_address(place):
-        raise TrustError(
-            f"{fault}; if you trust it, set {ADDRESSES_VARIABLE}={line_of(place)}, or add the line "
-            f"{line_of(place)} to {user_config_dir() / ADDRESSES_FILE}"
-        )
+        raise TrustError(f"{fault}; {how_to_trust_address(place)}")
 
 
 def check_path(fault: str, place: str, followed: str, *, inside: Path | None) -> None:

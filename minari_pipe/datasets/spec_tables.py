@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +47,7 @@ def get_dataset_spec_dict(dataset_spec: Mapping[str, Any]) -> dict[str, str]:
             rows[f"Dataset {label} Space"] = _code(space)
     link = dataset_spec.get("code_permalink")
     version = dataset_spec.get("minari_version")
+    dataset_id = quote(str(dataset_spec.get("dataset_id", "ID")))
     supported = "supported" if version in supported_dataset_versions else "not supported"
     return rows | {
         "Algorithm": str(dataset_spec.get("algorithm_name", _UNKNOWN)),
@@ -53,7 +55,7 @@ def get_dataset_spec_dict(dataset_spec: Mapping[str, Any]) -> dict[str, str]:
         "Email": _names(dataset_spec.get("author_email")),
         "Code Permalink": _UNKNOWN if link is None else f"[{link}]({link})",
         "Minari Version": _UNKNOWN if version is None else f"`{version}` ({supported})",
-        "Download": f"`minari-pipe download {dataset_spec.get('dataset_id', 'ID')}`",
+        "Download": f"`minari-pipe download {dataset_id}`",
     }
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from minari_pipe.core.dataset_id import parse_dataset_id
@@ -65,8 +66,8 @@ def is_checkout(root: Path) -> bool:
     refuse_links(own, root)
     if (own / "__init__.py").is_file():
         raise TrustError(
-            f"{own} is not the running package, {PACKAGE}; if you trust it, run it with `cd {root} "
-            f"&& python -m {PACKAGE.name}`; otherwise remove it"
+            f"{own} is not the running package, {PACKAGE}; if you trust it, run it with "
+            f"`cd {quote(str(root))} && python -m {PACKAGE.name}`; otherwise remove it"
         )
     return False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -246,3 +248,66 @@ def test_a_relative_folder_of_settings_is_not_the_user_s(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert user_config_dir() == tmp_path / "home" / ".config" / "minari_pipe"
     assert not is_trusted_module("envs")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "models/#1.xml",
+        "models/a #1.xml",
+        "m,/etc/passwd",
+        "m, #x",
+        "cheetah$(touch${IFS}PWNED).xml",
+        "it's; touch PWNED #",
+        " padded ",
+        "two\nlines",
+    ],
+)
+def test_advice_trusts_the_file_alone_and_runs_nothing(name, tmp_path, monkeypatch):
+    """The name is a stranger's, and a trusted folder includes all that lies below it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "")
+    folder = tmp_path / "clone"
+    place = str(folder / name)
+    with pytest.raises(TrustError) as refusal:
+        check_file("env.kwargs.xml_file leads elsewhere", place)
+    advice = str(refusal.value).partition("; ")[2]
+    written = re.search(
+        r"set (MINARI_PIPE_TRUSTED_ADDRESSES=.*?)(, or add the line|$)", advice, re.S
+    )
+    line = re.search(r"add the line (.*) to ", advice, re.S)
+    assert (
+        written or line or advice == "no setting can hold its name; rename it first if you trust it"
+    )
+    if written:
+        shell = f'cd {tmp_path}; export {written[1]}; printf %s "$MINARI_PIPE_TRUSTED_ADDRESSES"'
+        done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", done.stdout)
+        check_file("", place)
+    if line:
+        file = user_config_dir() / "trusted_addresses"
+        file.parent.mkdir(parents=True)
+        file.write_text(line[1] + "\n")
+        monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", done.stdout if written else "")
+        check_file("", place)
+    trusted = (folder, folder / "models", folder / "models" / "a", folder / "m", "/etc/passwd", "/")
+    assert not any(is_trusted_address(str(other)) for other in trusted)
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_advice_names_an_address_as_the_command_line_takes_it(monkeypatch):
+    with pytest.raises(TrustError, match=r"pass engine\.storage=s3://lab/a on the command line, "):
+        check_address("engine.storage", "s3://lab/a")
+    with pytest.raises(TrustError) as refusal:
+        check_address("engine.storage", "s3://lab'$(touch PWNED)',s3://other")
+    assert "pass " not in str(refusal.value)
+    assert "set " not in str(refusal.value)
+
+
+def test_a_hash_within_a_name_is_no_comment(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    file = user_config_dir() / "trusted_addresses"
+    file.parent.mkdir()
+    file.write_text("# mine\n/data/C#/x # a comment\n  # s3://other\n")
+    assert is_trusted_address("/data/C#/x/y")
+    assert not any(is_trusted_address(other) for other in ("/data/C", "/data/C#", "s3://other"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from minari_pipe.core.messages import without_credentials
@@ -138,8 +139,9 @@ def _check_files(repo: Repo, targets: list[str], root: Path) -> None:
             inside(root, path)
             if out.workspace_status():
                 raise ConfigError(
-                    f"{target} does not match {out}; run dvc add {out} to keep the current file, "
-                    f"or dvc checkout {out} to restore the recorded one, and commit"
+                    f"{target} does not match {out}; run dvc add {quote(str(out))} to keep the "
+                    f"current file, or dvc checkout {quote(str(out))} to restore the recorded one, "
+                    f"and commit"
                 )
 
 

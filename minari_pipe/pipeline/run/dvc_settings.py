@@ -29,7 +29,7 @@ from minari_pipe.core.git import (
     refuse_tracked_links,
     refuse_tracked_links_once,
 )
-from minari_pipe.core.trust import ADDRESSES_VARIABLE, is_trusted_address, line_of
+from minari_pipe.core.trust import how_to_trust_address, is_trusted_address
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.repository import is_tracked
@@ -443,8 +443,8 @@ def _check_remotes(remotes: _Remotes, users: dict[str, _Remotes], file: str, roo
         if is_web and DEFAULT_MACHINE in netrc_entries() and not is_trusted_address(url):
             raise TrustError(
                 f"{file}: the remote {name!r} is at {url}, and DVC would send it the password of "
-                f"the entry 'default' in your ~/.netrc; replace that entry with one per machine, "
-                f"or set {ADDRESSES_VARIABLE}={url}"
+                f"the entry 'default' in your ~/.netrc; replace that entry with one per machine; "
+                f"or {how_to_trust_address(url)}"
             )
     for name, settings in remotes.items():  # now every remote that another one lies in has a url
         if settings.get("url"):
@@ -569,8 +569,8 @@ def check_receiver(repo: Repo, remote: str) -> None:
     if _below(cache, root) is None and not is_users and not is_trusted_address(url):
         raise TrustError(
             f"other workspaces may share DVC's cache {cache}, and a file of this workspace sets "
-            f"{url} as the remote to push to: its lock file could push their files there. If that "
-            f"is your remote, set {ADDRESSES_VARIABLE}={line_of(url)}"
+            f"{url} as the remote to push to: its lock file could push their files there; "
+            f"{how_to_trust_address(url)}"
         )
 
 

@@ -24,7 +24,7 @@ from minari_pipe.core.files.links import expand_user
 from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.core.git import may_have_come_with_git
 from minari_pipe.core.messages import message_of, print_line, without_credentials
-from minari_pipe.core.trust import ADDRESSES_FILE, is_trusted_address, line_of, user_config_dir
+from minari_pipe.core.trust import how_to_trust_address, is_trusted_address
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
@@ -212,8 +212,5 @@ def _check_trusted(target: str, address: str) -> None:
     # An address may hold a secret: below a trusted prefix its name would show up in listings.
     is_trusted = is_trusted_address(address, exactly=holds_value(address))
     if not (is_trusted or is_trusted_address(target, exactly=True)):
-        raise TrustError(
-            f"a file names it, not you; if you trust it, name it on the command line "
-            f"('publish.targets=[{target}]'), or add the line {line_of(address)} to "
-            f"{user_config_dir() / ADDRESSES_FILE}"
-        )
+        ways = how_to_trust_address(address, word=f"publish.targets=[{target}]")
+        raise TrustError(f"a file names it, not you; {ways}")

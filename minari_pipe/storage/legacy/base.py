@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Any, NoReturn
 
 import gymnasium as gym
@@ -81,7 +82,7 @@ class LegacyStorage(MinariStorage):
     def _change(self) -> AbstractContextManager[Change]:
         raise UnsupportedVersionError(
             f"{self.data_path} has the older layout {self.FORMAT!r}, which can be read but not "
-            f"written; run minari-pipe migrate {self.data_path} ID"
+            f"written; run minari-pipe migrate {quote(str(self.data_path))} ID"
         )
 
     def get_buffers(self, episode_indices: Iterable[int] | None = None) -> Iterator[EpisodeBuffer]:
