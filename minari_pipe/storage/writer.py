@@ -492,9 +492,12 @@ class _Adding:
     def _write(self, segment: Segment) -> None:
         if self._judge is not None:
             self._judge.segment(segment)
+        first = len(self._writer)
         try:
             self._writer._append_segment(segment)
         except InvalidEpisodeError:
+            if len(self._writer) > first:  # written one by one
+                raise
             # retry one by one, so that the message names the episode
             EpisodeWriter._append_segment(self._writer, segment)
         self.steps += int(segment.steps.sum())

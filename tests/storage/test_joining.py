@@ -17,7 +17,7 @@ from minari_pipe import EpisodeBuffer
 from minari_pipe.core.episode import reward_statistics, statistics_of_each
 from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.storage import MinariStorage
+from minari_pipe.storage import MinariStorage, get_storage_keys
 from minari_pipe.storage.joining import Joiner, structure
 from minari_pipe.storage.jpeg import Frames
 from minari_pipe.storage.memory import MemoryStorage, MemoryWriter
@@ -247,24 +247,24 @@ def test_an_episode_continues_one_that_was_just_taken() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ({"actions": np.zeros(2, int)}, r"^episode 2: actions has 2 steps, rewards has 3$"),
-        ({"seed": -1}, "^episode 2: a seed must be"),
-        ({"options": 5}, "^episode 2: options must be"),
-        ({"metadata": {"id": 5}}, r"^episode 2: metadata cannot hold \['id'\]"),
-        ({"metadata": {"x": object()}}, "^episode 2: x cannot be stored"),
-        ({"rewards": np.zeros(0)}, "^episode 2: rewards has 0 steps"),
-        ({"rewards": np.zeros((3, 2))}, r"^episode 2: rewards has shape \(3, 2\)"),
-        ({"observations": np.float32(1)}, "^episode 2: observations must be an array or a list"),
+        ({"actions": np.zeros(2, int)}, r"^episode 3: actions has 2 steps, rewards has 3$"),
+        ({"seed": -1}, "^episode 3: a seed must be"),
+        ({"options": 5}, "^episode 3: options must be"),
+        ({"metadata": {"id": 5}}, r"^episode 3: metadata cannot hold \['id'\]"),
+        ({"metadata": {"x": object()}}, "^episode 3: x cannot be stored"),
+        ({"rewards": np.zeros(0)}, "^episode 3: rewards has 0 steps"),
+        ({"rewards": np.zeros((3, 2))}, r"^episode 3: rewards has shape \(3, 2\)"),
+        ({"observations": np.float32(1)}, "^episode 3: observations must be an array or a list"),
     ],
 )
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "memory"])
+@pytest.mark.parametrize("data_format", [*get_storage_keys(), "memory"])
 def test_what_is_wrong_with_one_episode_of_many_is_told_by_its_number(
     bad: dict[str, Any], told: str, data_format: str, tmp_path: Path
 ) -> None:
     storage = MinariStorage.new(tmp_path / "data", BOX, TWO, data_format=data_format)
     storage.update_episodes([episode(2)])
     with pytest.raises(InvalidEpisodeError, match=told):
-        storage.update_episodes([episode(3), episode(3, **bad), episode(3)])
+        storage.update_episodes([episode(3), episode(3), episode(3, **bad), episode(3)])
     assert storage.total_episodes == 1
     storage.update_episodes([episode(2)])
     assert storage.total_episodes == 2
