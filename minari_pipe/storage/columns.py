@@ -15,7 +15,7 @@ from minari_pipe.core.spaces import ARRAY_SPACES, is_image_space
 from minari_pipe.core.tree import Path, as_array, fits_exactly, leaves, stack, without_padding
 from minari_pipe.errors import InvalidEpisodeError, UnsupportedSpaceError
 from minari_pipe.storage.attributes import clashing_name, is_storable_text
-from minari_pipe.storage.jpeg import Frames
+from minari_pipe.storage.jpeg import Frames, decode_column
 
 Columns = dict[str, Any]
 
@@ -321,3 +321,47 @@ def _is_link_name(key: Any) -> bool:
         and is_storable_text(key)
         and all(part not in ("", ".") for part in key.split("/"))
     )
+
+
+def append_rows(stored: Any, more: Any, where: str) -> Any:
+    """Return columns with the rows of others appended.
+
+    Args:
+        stored: a tree of columns.
+        more: columns of the same structure.
+        where: their name, for error messages.
+
+    Raises:
+        InvalidEpisodeError: keys, shapes or dtypes differ from the stored ones.
+
+    Example:
+        >>> append_rows({"x": np.zeros(1)}, {"x": np.ones(2)}, "infos")
+        {'x': array([0., 1., 1.])}
+    """
+    if isinstance(stored, Mapping):
+        if not isinstance(more, Mapping) or stored.keys() != more.keys():
+            found = sorted(more) if isinstance(more, Mapping) else "rows"
+            raise InvalidEpisodeError(
+                f"{where} has the keys {found}, the stored episode has {sorted(stored)}"
+            )
+        return {key: append_rows(part, more[key], f"{where}.{key}") for key, part in stored.items()}
+    if isinstance(stored, tuple):
+        pairs = enumerate(zip(stored, more, strict=True))
+        return tuple(append_rows(part, rows, f"{where}[{place}]") for place, (part, rows) in pairs)
+    if isinstance(stored, Frames) and isinstance(more, Frames):
+        return Frames([*stored, *more])
+    # Minari up to 0.5.2 stored raw images where it recorded JPEG.
+    stored, more = decode_column(stored), decode_column(more)
+    if isinstance(stored, list) and isinstance(more, list):
+        return [*stored, *more]
+    if _kind(stored) != _kind(more):
+        raise InvalidEpisodeError(
+            f"{where} is {_kind(more)}, the stored episode has {_kind(stored)}"
+        )
+    return np.concatenate([stored, more])
+
+
+def _kind(column: Any) -> str:
+    if isinstance(column, np.ndarray):
+        return f"{column.dtype} in rows of shape {column.shape[1:]}"
+    return "text" if isinstance(column, list) else "a group"

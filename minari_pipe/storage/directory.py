@@ -29,9 +29,19 @@ from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
 class DirectoryStorage(MinariStorage):
     """A storage whose data are files in a directory, including ``metadata.json``.
 
-    A format implements the reading methods of :class:`MinariStorage` and :meth:`_writer`. Values it
-    reads are valid only if :meth:`check_version` passes afterwards: a download may replace the
-    directory in between, so that some files would come from another version.
+    A format implements the reading methods of :class:`MinariStorage` and :meth:`_writer`. Its files
+    may be damaged or hostile, so a reader
+
+    * opens them below ``self._opened``, so that no link is followed
+      (:func:`.links.read_below`, :mod:`.episode_files`);
+    * raises only ``CorruptDatasetError`` for damaged data (:func:`.episode_files.translated`), and
+      allocates no more memory than the size of a file explains (:mod:`.unpacking`);
+    * compares the arrays of ``get_episodes`` with the spaces and the number of steps
+      (:func:`.agreement.check_agreement`); ``get_unchecked_episodes`` leaves that to the checks;
+    * calls :meth:`check_version` after it has read: a download may replace the directory in
+      between, so that some files would come from another version.
+
+    The contract tests little of this; the random damages of ``tests/resilience/fuzz.py`` do.
     """
 
     def __init__(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Name of the metadata file in the data directory of a dataset.
 METADATA_FILE_NAME = "metadata.json"
-#: writable formats, by ``data_format``
-_FORMATS = {
+#: this package's writable formats, by ``data_format``; other packages add theirs by entry points
+FORMATS = {
     "hdf5": "minari_pipe.storage.hdf5.storage:HDF5Storage",
     "arrow": "minari_pipe.storage.arrow.storage:ArrowStorage",
     "parquet": "minari_pipe.storage.arrow.storage:ParquetStorage",
@@ -45,7 +45,7 @@ def get_storage_keys() -> list[str]:
         >>> "hdf5" in get_storage_keys()
         True
     """
-    return [*_FORMATS, *(entry.name for entry in entry_points(_ENTRY_POINTS))]
+    return [*FORMATS, *(entry.name for entry in entry_points(_ENTRY_POINTS))]
 
 
 def is_file_format(data_format: str) -> bool:
@@ -55,7 +55,7 @@ def is_file_format(data_format: str) -> bool:
         >>> is_file_format("hdf5"), is_file_format("memory")
         (True, False)
     """
-    return data_format in _FORMATS or data_format in get_storage_keys()
+    return data_format in FORMATS or data_format in get_storage_keys()
 
 
 def get_minari_storage(storage_type: str) -> type[MinariStorage]:
@@ -73,7 +73,7 @@ def get_minari_storage(storage_type: str) -> type[MinariStorage]:
         >>> get_minari_storage("hdf5").__name__
         'HDF5Storage'
     """
-    address = (_FORMATS | _UNLISTED).get(storage_type)
+    address = (FORMATS | _UNLISTED).get(storage_type)
     if address is not None:
         return _load(address)
     for entry in entry_points(_ENTRY_POINTS):

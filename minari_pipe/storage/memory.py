@@ -26,11 +26,11 @@ import numpy.typing as npt
 from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.core.tree import leaves, map_leaves
-from minari_pipe.errors import DatasetNotFoundError, InvalidEpisodeError
+from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.attributes import exact_form, flatten_attributes, from_exact_form
 from minari_pipe.storage.base import Change, MinariStorage, PathLike
-from minari_pipe.storage.columns import Columns, check_space_names
-from minari_pipe.storage.jpeg import Frames, decode_column
+from minari_pipe.storage.columns import Columns, append_rows, check_space_names
+from minari_pipe.storage.jpeg import decode_column
 from minari_pipe.storage.writer import EpisodeWriter
 
 
@@ -79,7 +79,7 @@ class MemoryWriter(EpisodeWriter):
 
     def _extend(self, index: int, columns: Columns) -> npt.NDArray[np.float64]:
         episode = _at(self.episodes, index)
-        joined = _joined(episode.columns, columns, f"episode {index}")
+        joined = append_rows(episode.columns, columns, f"episode {index}")
         self.episodes[index] = _Episode(joined, episode.attributes)
         return joined["rewards"]
 
@@ -221,36 +221,3 @@ def _own_leaf(leaf: Any) -> Any:
 def _own_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Copy attributes, with the types that a format with files would return."""
     return {key: from_exact_form(exact_form(value, key)) for key, value in attributes.items()}
-
-
-def _joined(stored: Any, new: Any, where: str) -> Any:
-    """Return a new tree of columns with the new rows appended."""
-    if isinstance(stored, Mapping):
-        if not isinstance(new, Mapping) or stored.keys() != new.keys():
-            found = sorted(new) if isinstance(new, Mapping) else "rows"
-            raise InvalidEpisodeError(
-                f"{where} has the keys {found}, the stored episode has {sorted(stored)}"
-            )
-        return {key: _joined(part, new[key], f"{where}.{key}") for key, part in stored.items()}
-    if isinstance(stored, tuple):
-        pairs = enumerate(zip(stored, new, strict=True))
-        return tuple(_joined(part, other, f"{where}[{index}]") for index, (part, other) in pairs)
-    if isinstance(stored, Frames) and isinstance(new, Frames):
-        return Frames([*stored, *new])
-    stored, new = decode_column(stored), decode_column(new)
-    if isinstance(stored, list) and isinstance(new, list):
-        return [*stored, *new]
-    if isinstance(new, Mapping | list) or (stored.dtype, stored.shape[1:]) != (
-        new.dtype,
-        new.shape[1:],
-    ):
-        raise InvalidEpisodeError(
-            f"{where} is {_kind(new)}, the stored episode has {_kind(stored)}"
-        )
-    return np.concatenate([stored, new])
-
-
-def _kind(column: Any) -> str:
-    if isinstance(column, np.ndarray):
-        return f"{column.dtype} in rows of shape {column.shape[1:]}"
-    return "text" if isinstance(column, list) else "a group"

@@ -16,7 +16,6 @@ from minari_pipe.core.files.checksums import entry_of_bytes
 from minari_pipe.core.files.links import PathLike, read_below
 from minari_pipe.core.files.mapped import in_pieces
 from minari_pipe.errors import InvalidEpisodeError
-from minari_pipe.storage.arrow.disk import Chunks, read_attributes, translated, write_file
 from minari_pipe.storage.arrow.layout import FileLayout
 from minari_pipe.storage.arrow.segments import episode_files, shortest_episode
 from minari_pipe.storage.arrow.values import (
@@ -27,8 +26,8 @@ from minari_pipe.storage.arrow.values import (
     write_column,
 )
 from minari_pipe.storage.base import METADATA_FILE_NAME
-from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.jpeg import Frames, decode
+from minari_pipe.storage.columns import Columns, append_rows
+from minari_pipe.storage.episode_files import Chunks, read_attributes, translated, write_file
 from minari_pipe.storage.json_attributes import dump_attributes, dump_table
 from minari_pipe.storage.segment import Leaf, Segment
 from minari_pipe.storage.writer import EpisodeWriter
@@ -137,10 +136,10 @@ class EpisodeFolders(EpisodeWriter):
         columns = _without_empty_groups(columns)
         joined: Columns = {}
         for key in ("observations", "actions", *STEP_COLUMNS, "infos"):
-            joined[key] = _join(stored[key], columns[key], f"episode {index}: {key}")
+            joined[key] = append_rows(stored[key], columns[key], f"episode {index}: {key}")
         extras, more = stored.get("extras", {}), columns.get("extras", {})
         if extras or more:
-            joined["extras"] = _join(extras, more, f"episode {index}: extras")
+            joined["extras"] = append_rows(extras, more, f"episode {index}: extras")
         data = self._serialized(joined)
         self._replace_file(index, self._storage._part_name(), data)
         return joined["rewards"]
@@ -189,40 +188,6 @@ class EpisodeFolders(EpisodeWriter):
 def _without_empty_groups(columns: Columns) -> Columns:
     groups = {key: columns[key] for key in ("infos", "extras") if key in columns}
     return {**columns, **{key: without_empty_dicts(group) for key, group in groups.items()}}
-
-
-def _join(stored: Any, more: Any, where: str) -> Any:
-    """Append rows to a tree of columns.
-
-    Raises:
-        InvalidEpisodeError: keys, shapes or dtypes differ from the stored ones.
-    """
-    if isinstance(stored, tuple):
-        return tuple(
-            _join(part, entry, f"{where}.{place}")
-            for place, (part, entry) in enumerate(zip(stored, more, strict=True))
-        )
-    if isinstance(stored, Mapping):
-        if not isinstance(more, Mapping) or stored.keys() != more.keys():
-            keys = sorted(more) if isinstance(more, Mapping) else []
-            raise InvalidEpisodeError(
-                f"{where} has the keys {keys}, the stored episode has {sorted(stored)}"
-            )
-        return {key: _join(part, more[key], f"{where}.{key}") for key, part in stored.items()}
-    if isinstance(stored, Frames) and isinstance(more, Frames):
-        return Frames([*stored, *more])
-    if isinstance(stored, np.ndarray) and isinstance(more, Frames):
-        more = decode(more, where)  # Minari up to 0.5.2 stored raw images and recorded no encoding
-    if isinstance(stored, list) and type(stored) is type(more):
-        return [*stored, *more]
-    dtypes = [getattr(part, "dtype", type(part).__name__) for part in (stored, more)]
-    if dtypes[0] != dtypes[1]:
-        raise InvalidEpisodeError(f"{where} is {dtypes[1]}, the stored episode has {dtypes[0]}")
-    if stored.shape[1:] != more.shape[1:]:
-        raise InvalidEpisodeError(
-            f"{where} has rows of shape {more.shape[1:]}, the stored episode has {stored.shape[1:]}"
-        )
-    return np.concatenate([stored, more])
 
 
 def in_range(index: int, total: int) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.tree import Path
-from minari_pipe.storage.arrow.disk import FEW_BYTES, Chunks
 from minari_pipe.storage.arrow.layout import FileLayout, Frame
 from minari_pipe.storage.arrow.values import as_stored
+from minari_pipe.storage.episode_files import FEW_BYTES, Chunks
 from minari_pipe.storage.segment import AttributeTable, Segment
 
 #: bytes of files that are built together, so that they stay in the CPU cache

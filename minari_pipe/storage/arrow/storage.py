@@ -42,7 +42,6 @@ from minari_pipe.core.files.links import read_below, refuse_links
 from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.spaces import space_leaves
 from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
-from minari_pipe.storage.arrow.disk import attributes_of, read_attributes, read_files, translated
 from minari_pipe.storage.arrow.files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow.folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow.reading import KnownFiles
@@ -50,6 +49,7 @@ from minari_pipe.storage.arrow.values import MOST_NESTED, nesting, pa, read_colu
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.columns import Columns, subscripts
 from minari_pipe.storage.directory import DirectoryStorage
+from minari_pipe.storage.episode_files import attributes_of, read_attributes, read_files, translated
 from minari_pipe.storage.unpacking import FREE_BYTES, Announced
 
 _COLUMNS = frozenset({"observations", "actions", *STEP_COLUMNS, "infos"})

@@ -30,8 +30,8 @@ from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkEr
 from minari_pipe.recording.recovery import list_leftovers
 from minari_pipe.remotes import directory
 from minari_pipe.storage import reading
-from minari_pipe.storage.arrow.disk import write_file
 from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.episode_files import write_file
 from tests.conftest import FULL
 
 ID = "tests/steps-v0"

@@ -10,7 +10,7 @@ import pytest
 
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.mapped import PIECE, in_parts, in_pieces, map_array
-from minari_pipe.storage.arrow.disk import write_file
+from minari_pipe.storage.episode_files import write_file
 
 
 def resident() -> int:
