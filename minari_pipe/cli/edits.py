@@ -19,6 +19,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.recording.recovery import Leftover, discard, list_leftovers
 from minari_pipe.recording.recovery import recover as recover_leftover
 from minari_pipe.remotes.hosting import load_dataset
+from minari_pipe.storage.formats import FORMATS
 
 DatasetIds = Annotated[
     list[str],
@@ -105,7 +106,9 @@ def _size(text: str, given: str) -> int | float:
 def migrate(
     source: Annotated[str, typer.Argument(help="A dataset id, its folder, or a file.")],
     dataset_id: Annotated[str, typer.Argument(help="Id of the new dataset.")],
-    data_format: Annotated[str, typer.Option("--format", help="hdf5, arrow or parquet.")] = "hdf5",
+    data_format: Annotated[
+        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")
+    ] = "hdf5",
     trust_module: Trusted = [],  # noqa: B006  (typer copies it)
     as_json: Json = False,
 ) -> None:
@@ -131,7 +134,7 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data_format: Annotated[
         str | None,
-        typer.Option("--format", help="hdf5, arrow or parquet; by default the collector's."),
+        typer.Option("--format", help=f"One of {', '.join(FORMATS)}; by default the collector's."),
     ] = None,
     author: Annotated[str | None, typer.Option(help="Author of the dataset.")] = None,
     author_email: Annotated[str | None, typer.Option(help="Email of the author.")] = None,

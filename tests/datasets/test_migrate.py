@@ -92,11 +92,12 @@ def test_an_old_release_is_equal_to_its_truth_after_it_was_migrated(
     assert bool(unknown) == (release < "0.5" or None in seeds(release, dataset_id))
     assert dataset.observation_space == before.observation_space
 
-    theirs = minari.load_dataset("new/data-v0")
-    assert [as_truth(episode) for episode in theirs.iterate_episodes()] == expected
-    assert theirs.spec.total_steps == dataset.total_steps
-    assert theirs.env_spec is not None
     assert list(list_local_datasets()) == ["new/data-v0"]
+    if data_format in minari.dataset._storages.get_storage_keys():
+        theirs = minari.load_dataset("new/data-v0")
+        assert [as_truth(episode) for episode in theirs.iterate_episodes()] == expected
+        assert theirs.spec.total_steps == dataset.total_steps
+        assert theirs.env_spec is not None
 
 
 def test_a_source_is_an_id_a_directory_or_a_file(root, tmp_path):

@@ -38,9 +38,9 @@ def params_of(name: str, root: Path) -> schema.Config:
 
 def test_the_recipes_and_the_families_are_there():
     of_families = [f"{family}_{kind}" for family in FAMILIES for kind in (*KINDS, "medium_expert")]
-    assert sorted(["door_expert", "door_human", "pointmaze_umaze", *of_families]) == NAMES
-    assert FAMILIES == ["cartpole", "inverted_pendulum", "pendulum"]
-    assert POLICIES == ["demonstrations", "mixture", "random", "sb3", "scripted"]
+    assert {"door_expert", "door_human", "pointmaze_umaze", *of_families} <= set(NAMES)
+    assert {"cartpole", "inverted_pendulum", "pendulum"} <= set(FAMILIES)
+    assert sorted(schema.POLICY_SCHEMAS) == POLICIES
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,7 +71,7 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
     environment_factory(params.env, tmp_path)().close()
     environment_factory(params.ref_scores.environment, tmp_path)().close()
     for where, settings in (("policy", params.policy), ("expert", params.ref_scores.expert)):
-        if settings.train or settings.is_mixture:
+        if settings is None or settings.train or settings.is_mixture:
             continue
         if name == "door_human" and where == "policy":
             demonstrations = request.getfixturevalue("demonstrations_dir")
@@ -98,10 +98,10 @@ def test_the_experts_are_experts_on_unseen_seeds(
     assert np.mean([r.success for r in results]) >= least_success
 
 
-@pytest.mark.parametrize("name", ["random", "sb3", "demonstrations", "scripted", "mixture"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_the_help_on_a_policy_lists_its_keys_with_defaults(name):
     found = yaml.safe_load(help_text([f"policy={name}"]))["policy"] or {}
-    node = schema.POLICY_SCHEMAS[f"{name}_schema"]
+    node = schema.POLICY_SCHEMAS[name]
     assert {"_target_", *found} == {field.name for field in dataclasses.fields(node)}
     if name == "sb3":
         assert found["policy_class"] == "MlpPolicy"

@@ -67,7 +67,7 @@ THEIRS = {
     "0.4.3": LEGACY / "0.4.3" / "nest-random-v0",
     "0.3.1": LEGACY / "0.3.1" / "cartpole-random-v0",
 }
-FORMATS = ("hdf5", "arrow", "parquet")
+FORMATS = tuple(minari_pipe.get_storage_keys())
 SPACE = spaces.Dict(a=spaces.Box(-1, 1, (2,)), t=spaces.Tuple([spaces.Text(8), spaces.Discrete(3)]))
 
 

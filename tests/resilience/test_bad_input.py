@@ -25,6 +25,7 @@ from minari_pipe.pipeline.config import hydra_compose, hydra_errors
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.run import driver
 from minari_pipe.pipeline.run.command import run
+from minari_pipe.storage.formats import FORMATS
 from tests.conftest import CHECKOUT, FULL, home_variables
 from tests.support.workspaces import (
     make_workspace,
@@ -340,7 +341,7 @@ ROWS = {
     ),
     "a format that is none": (
         [BASE, "dataset.data_format=parket"],
-        "data_format is 'parket'; expected hdf5 or arrow or parquet. Did you mean 'parquet'",
+        f"data_format is 'parket'; expected {' or '.join(FORMATS)}. Did you mean 'parquet'",
     ),
     "a level of a format that has none": (
         [BASE, "dataset.data_format=arrow", "dataset.compression=3"],

@@ -58,8 +58,8 @@ other commands, each with --help
   minari-pipe migrate SOURCE ID      convert a dataset of an older format, or a D4RL file
   minari-pipe recover                recover the episodes of an interrupted collection
 
-keys and defaults (??? is required; policy: random, sb3, demonstrations, scripted or mixture;
-family: only with a family, {families} or one of your own)
+keys and defaults (??? is required; family: only with a family, {families} or one of
+your own; policy: {policies})
 
 {keys}"""
 
@@ -83,7 +83,10 @@ def help_text(words: list[str]) -> str:
     )
     indented = "".join(f"  {line}\n" for line in keys.splitlines())
     return HELP.format(
-        datasets=", ".join(datasets()), families=", ".join(families()), keys=indented
+        datasets=", ".join(datasets()),
+        families=", ".join(families()),
+        policies=", ".join(schema.POLICY_SCHEMAS),
+        keys=indented,
     )
 
 
@@ -101,7 +104,7 @@ def _about(word: str) -> str:
 
 
 def _policy(name: str) -> str:
-    schemas = {n.removesuffix("_schema"): node for n, node in schema.POLICY_SCHEMAS.items()}
+    schemas = schema.POLICY_SCHEMAS
     files = [folder / "policy" / f"{name}.yaml" for folder in (conf_dir(), packaged_conf())]
     file = next((file for file in files if name.isidentifier() and file.is_file()), None)
     if name not in schemas:

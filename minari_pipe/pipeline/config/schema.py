@@ -202,7 +202,7 @@ class PolicySettings(OpenSettings):
         choice = "- /policy: NAME" if where == "policy" else f"- /policy@{where}: NAME"
         if not isinstance(values, Mapping):
             other = (
-                ", or policy=NAME: random, sb3, demonstrations, scripted or mixture"
+                f", or policy=NAME: {', '.join(POLICY_SCHEMAS)}"
                 if where == "policy"
                 else f", or use the policy itself with {where}='${{policy}}'"
             )
@@ -552,12 +552,13 @@ SECTIONS = {
     "publish": Publish,
 }
 
+#: The policies of this package, by their names in ``conf/policy``.
 POLICY_SCHEMAS = {
-    "random_schema": RandomPolicy,
-    "sb3_schema": SB3Policy,
-    "demonstrations_schema": DemonstrationPolicy,
-    "scripted_schema": ScriptedPolicy,
-    "mixture_schema": Mixture,
+    "random": RandomPolicy,
+    "sb3": SB3Policy,
+    "demonstrations": DemonstrationPolicy,
+    "scripted": ScriptedPolicy,
+    "mixture": Mixture,
 }
 
 
@@ -587,4 +588,4 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=hydra_node(Config))
     for name, policy in POLICY_SCHEMAS.items():
-        store.store(group="policy", name=name, node=hydra_node(policy))
+        store.store(group="policy", name=f"{name}_schema", node=hydra_node(policy))
