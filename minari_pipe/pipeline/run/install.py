@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import uuid
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,15 @@ from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.atomic import MANIFEST, read_text
 from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.locks import exclusive
-from minari_pipe.core.files.manifest import CARD, POLICIES, changed_files, identity_of
-from minari_pipe.core.files.swap import copy_tree, recover, swap_in
+from minari_pipe.core.files.manifest import (
+    CARD,
+    POLICIES,
+    changed_files,
+    entries_of,
+    files_of,
+    identity_of,
+)
+from minari_pipe.core.files.swap import copy_file, recover, swap_in
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets import installation
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
@@ -25,6 +33,7 @@ from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
+from minari_pipe.remotes.transfer.published import check_names
 
 #: File beside the data of an installed draft that says whose draft it is. A release has none.
 MARKER = "draft.json"
@@ -65,8 +74,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     new = minari_root / f".{workspace_id(root)}.{name}.installing"
     remove(new)
     try:
-        copy_tree(source, new)
-        if changed := changed_files(new, content):
+        if changed := _copy(source, new, content):
             raise CorruptDatasetError(
                 f"{source} was changed after it was published ({', '.join(changed)}); remove the "
                 f"folder and run the pipeline again"
@@ -86,6 +94,22 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         shutil.rmtree(new, ignore_errors=True)
     _is_installed(target, content, root)  # caches the hashes of the installed files
     return f"installed in {target}"
+
+
+def _copy(source: Path, new: Path, content: Mapping[str, Any]) -> list[str]:
+    """Copy the published files of a dataset and nothing else; return the names of changed ones.
+
+    The folder is an output of a stage, so the lock file of a stranger can put anything into it.
+    """
+    names = entries_of(content, card=True)
+    check_names(names)
+    for name in (MANIFEST, *names):
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        # the check below reports a file that is missing
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            copy_file(source / name, new / name, below=source)
+    unlisted = set(files_of(source)) - names.keys()
+    return sorted(unlisted) or changed_files(new, content)
 
 
 def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, replace: bool) -> str:

@@ -370,6 +370,31 @@ def test_a_damaged_publication_is_not_installed(root, target):
         install("small", ID, root, replace=False)
 
 
+def test_nothing_but_the_published_files_is_installed(root, target):
+    """A lock file may name anything as the output of publish; DVC would act on some of it."""
+    folder = root / "datasets" / ID
+    for extra in ("dvc.yaml", "x.dvc", "other-v0/data/metadata.json", "policies/other-v0/data/x"):
+        (folder / extra).parent.mkdir(parents=True, exist_ok=True)
+        (folder / extra).write_text("theirs")
+    install("mine", ID, root, replace=False)
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    assert found == {"data/main_data.hdf5", "data/metadata.json", "manifest.json", MARKER}
+
+
+@pytest.mark.parametrize("name", ["data/dvc.yaml", "policies/x.dvc", "card/dvc.lock"])
+def test_a_manifest_that_lists_a_file_that_dvc_acts_on_is_refused(name, root, target):
+    folder = root / "datasets" / ID
+    content = json.loads((folder / "manifest.json").read_text())
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"stages:")
+    digest = hashlib.sha256(b"stages:").hexdigest()
+    content["files"][name] = {"sha256": digest, "size": len(b"stages:")}
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(CorruptDatasetError, match=name):
+        install("mine", ID, root, replace=False)
+    assert not target.exists()
+
+
 def test_the_workspace_may_be_the_minari_root_itself(root, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "datasets"))
     before = hashes(root)
