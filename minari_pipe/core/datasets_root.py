@@ -133,15 +133,18 @@ def id_at(data: Path) -> str | None:
     place = data.parent if data.name == "data" else data.with_suffix("")
     name = place.relative_to(root).as_posix()
     try:
-        return name if parse_dataset_id(name)[2] is not None else None
+        parse_dataset_id(name)
     except InvalidDatasetIdError:
         return None
+    return name
 
 
 def root_of(path: Path) -> Path | None:
     """Return the datasets root if it contains a path, else None: the user named the path."""
     root = _configured_root()
-    is_in = os.fspath(path).startswith(f"{root}{os.sep}") and os.pardir not in path.parts
+    above = os.path.join(root, "")
+    text = os.fspath(path)
+    is_in = text.startswith(above) and os.pardir not in text[len(above) :].split(os.sep)
     return root if is_in else None
 
 

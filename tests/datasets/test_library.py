@@ -84,20 +84,25 @@ def install(dataset_id: str, **metadata) -> None:
         )
 
 
-def test_the_id_is_that_of_the_place_whatever_the_metadata_claim(root) -> None:
+@pytest.mark.parametrize("spelled", ["{root}", "../{name}", "{root}/../{name}"])
+@pytest.mark.parametrize("place", ["their/other-v0", "their/other", "x", "their/v0", "their/o-v"])
+def test_the_id_is_that_of_the_place_whatever_the_metadata_claim(
+    place, spelled, root, monkeypatch
+) -> None:
     """Else ``delete_dataset(dataset.id)`` would delete another dataset, one of the user's."""
     install("mine/own-v0")
-    install("their/other-v0")
-    storage = load_dataset("their/other-v0").storage
-    metadata = json.loads((storage.data_path / "metadata.json").read_text())
-    claimed = json.dumps(metadata | {"dataset_id": "mine/own-v0"})
-    (storage.data_path / "metadata.json").write_text(claimed)
-    for dataset in (
-        load_dataset("their/other-v0"),
-        load_dataset("their/other-v0").filter_episodes(bool),
-    ):
-        assert (dataset.id, dataset.spec.dataset_id) == ("their/other-v0", "their/other-v0")
-    assert minari_pipe.MinariDataset(storage.data_path).id == "their/other-v0"
+    install("their/first-v0")
+    (root / place).parent.mkdir(exist_ok=True)
+    (root / "their" / "first-v0").rename(root / place)
+    file = root / place / "data" / "metadata.json"
+    metadata = json.loads(file.read_text())
+    file.write_text(json.dumps(metadata | {"dataset_id": "mine/own-v0"}))
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", spelled.format(root=root, name=root.name))
+    for dataset in (load_dataset(place), load_dataset(place).filter_episodes(bool)):
+        assert (dataset.id, dataset.spec.dataset_id) == (place, place)
+    storage = load_dataset(place).storage
+    assert minari_pipe.MinariDataset(storage.data_path).id == place
     shutil.copytree(storage.data_path, root.parent / "elsewhere")
     assert minari_pipe.MinariDataset(root.parent / "elsewhere").id == "mine/own-v0"
 

@@ -307,8 +307,13 @@ def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path
     assert [path.name for path in folder.iterdir()] == ["rows-of-mine.csv"]
 
 
+@pytest.mark.parametrize("spelled", ["{root}", "{root}/../{name}"])
 @pytest.mark.parametrize("depth", range(3))
-def test_a_leftover_is_reached_by_no_link_below_the_root(depth: int, tmp_path: Path) -> None:
+def test_a_leftover_is_reached_by_no_link_below_the_root(
+    depth: int, spelled: str, tmp_path: Path, monkeypatch
+) -> None:
+    root = get_dataset_path()
+    monkeypatch.setenv("MINARI_DATASETS_PATH", spelled.format(root=root, name=root.name))
     left = collector_left(2).path
     place = [left, *left.parents][depth]
     other = place.rename(tmp_path / "other")

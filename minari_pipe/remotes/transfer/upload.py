@@ -307,10 +307,13 @@ def _changing(path: Path) -> CorruptDatasetError:
 
 
 def _namespaces(dataset_id: str, place: Path) -> dict[str, bytes]:
-    """Return the metadata of a dataset's namespaces; empty ones if its folder is elsewhere."""
-    root = Path(*place.parts[: -dataset_id.count("/") - 1])
+    """Return the metadata of a dataset's namespaces; empty ones if it is not in the local root.
+
+    A dataset elsewhere has chosen its id, which says nothing about the folders above it.
+    """
+    root = root_of(place)
     namespaces = namespace_hierarchy(parse_dataset_id(dataset_id)[0])
-    if root / dataset_id != place:
+    if root is None or root / dataset_id != place:
         return dict.fromkeys(namespaces, b"{}")
     found = {}
     for namespace in namespaces:
