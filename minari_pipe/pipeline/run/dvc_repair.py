@@ -252,7 +252,8 @@ def _is_being_written(path: Path) -> bool:
     """Return whether the process whose pid is in a temporary file's name still runs."""
     text = path.name.split(".")[-2]
     try:
-        return text.isdecimal() and _running(int(text), path.stat().st_mtime) is not None
+        written = path.stat().st_mtime + 60  # by the clock of a file server, perhaps
+        return text.isdecimal() and _running(int(text), written) is not None
     except FileNotFoundError:  # renamed in the meantime
         return True
     except psutil.AccessDenied:
