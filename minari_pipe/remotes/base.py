@@ -30,8 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES
+from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.links import PathLike, opener
+from minari_pipe.core.files.names import NO_NAMES
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in_order

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES, remove_all_but, sha256_file
+from minari_pipe.core.files.atomic import MANIFEST, remove_all_but, sha256_file
 from minari_pipe.core.files.changes import new_file, remove
 from minari_pipe.core.files.links import expand_user, held_folder, refuse_links, walk
 from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.files.names import NO_NAMES
 from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (

@@ -12,7 +12,8 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minari_pipe.core.files.atomic import MANIFEST, NO_NAMES
+from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.names import NO_NAMES
 from minari_pipe.errors import ConfigError, DatasetExistsError, RemoteError
 from minari_pipe.remotes.base import (
     METADATA,

@@ -22,12 +22,13 @@ from xxhash import xxh3_128_hexdigest
 
 from minari_pipe.core.files import atomic
 from minari_pipe.core.files.manifest import identity_of
+from minari_pipe.core.files.names import check_name
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.hosting import list_remote_namespaces
-from minari_pipe.remotes.transfer.published import check_name, naming, unnamed
+from minari_pipe.remotes.transfer.published import naming, unnamed
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
 from tests.support.covering import covering

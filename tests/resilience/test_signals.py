@@ -40,7 +40,7 @@ MOMENTS = {
     "writing dvc.lock": {"role": "driver", "target": "ruamel.yaml.main:YAML.dump", "call": 2},
     "writing path locks": {"role": "driver", "target": "json:dump", "call": 3},
     "scoring": {"role": "ref_scores", "target": "minari_pipe.policies.rollout:_step", "call": 30},
-    "installing": {"role": "driver", "target": "minari_pipe.core.files.swap:copy_tree"},
+    "installing": {"role": "driver", "target": "minari_pipe.core.files.swap:copy_file"},
 }
 
 

@@ -9,7 +9,6 @@ import shutil
 import stat
 import struct
 import sys
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -52,24 +51,6 @@ MANIFEST = "manifest.json"
 #: largest sizes in bytes of files that are read whole, by name, as they may come from a stranger; a
 #: manifest has 35 bytes for each MiB of data
 LARGEST = {"metadata.json": 2**24, "namespace_metadata.json": 2**24, MANIFEST: 2**28}
-#: path components that do not name an entry of the folder before them
-NO_NAMES = frozenset({"", ".", ".."})
-#: folders in which git and DVC find commands that they run
-_SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
-
-
-def is_file_name(name: str) -> bool:
-    """Return whether a stranger may give a file or folder this name.
-
-    It must stay in its folder, and no file system may read it as a settings folder of git or DVC.
-
-    Example:
-        >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
-        [True, False, False, False]
-    """
-    visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
-    read = visible.casefold().partition(":")[0].rstrip(" .")
-    return name not in NO_NAMES and "\0" not in name and read not in _SETTINGS_FOLDERS
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

@@ -42,7 +42,6 @@ from minari_pipe.core.files.atomic import (
     MANIFEST,
     current,
     files_left,
-    is_file_name,
     is_manifest,
     read_text,
     read_whole,
@@ -56,6 +55,7 @@ from minari_pipe.core.files.checksums import (
     is_old_entry,
 )
 from minari_pipe.core.files.links import PathLike, files_below, refuse_links, status_below
+from minari_pipe.core.files.names import is_file_name
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import (
     CorruptDatasetError,

@@ -20,10 +20,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from minari_pipe.core.files.atomic import is_file_name
 from minari_pipe.core.files.changes import own_folder
 from minari_pipe.core.files.fetch import DEFAULT_MACHINE, netrc_entries
 from minari_pipe.core.files.links import entries_below, refuse_link
+from minari_pipe.core.files.names import is_file_name
 from minari_pipe.core.git import (
     may_have_come_with_git,
     refuse_tracked_links,

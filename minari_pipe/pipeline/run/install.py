@@ -25,6 +25,7 @@ from minari_pipe.core.files.manifest import (
     files_of,
     identity_of,
 )
+from minari_pipe.core.files.names import check_names
 from minari_pipe.core.files.swap import copy_file, recover, swap_in
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets import installation
@@ -33,7 +34,6 @@ from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
-from minari_pipe.remotes.transfer.published import check_names
 
 #: File beside the data of an installed draft that says whose draft it is. A release has none.
 MARKER = "draft.json"

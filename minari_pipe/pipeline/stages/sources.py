@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.atomic import MANIFEST, is_file_name, sha256_file
+from minari_pipe.core.files.atomic import MANIFEST, sha256_file
+from minari_pipe.core.files.names import is_file_name
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.pipeline.config.shares import exact_shares

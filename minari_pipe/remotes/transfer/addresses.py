@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.files.atomic import NO_NAMES
+from minari_pipe.core.files.names import NO_NAMES
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError, InvalidDatasetIdError, RemoteError
 from minari_pipe.remotes import Remote, split_scheme

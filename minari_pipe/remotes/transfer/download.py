@@ -32,6 +32,7 @@ from minari_pipe.core.files.changes import remove, remove_folder
 from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.locks import common_folder, exclusive
 from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
+from minari_pipe.core.files.names import check_names, is_part
 from minari_pipe.core.files.swap import swap_in
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.installation import install
@@ -57,13 +58,7 @@ from minari_pipe.remotes.base import (
 from minari_pipe.remotes.thread_pool import ThreadPool, in_order, threads_for
 from minari_pipe.remotes.transfer.listing import published_metadata, read_small
 from minari_pipe.remotes.transfer.progress import progress
-from minari_pipe.remotes.transfer.published import (
-    check_names,
-    is_part,
-    manifest_named,
-    parse_manifest,
-    unnamed,
-)
+from minari_pipe.remotes.transfer.published import manifest_named, parse_manifest, unnamed
 
 _MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)  # reported by :func:`writing_below_root`
 
