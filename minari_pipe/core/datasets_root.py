@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
@@ -140,12 +140,21 @@ def id_at(data: Path) -> str | None:
 
 
 def root_of(path: Path) -> Path | None:
-    """Return the datasets root if it contains a path, else None: the user named the path."""
+    """Return the datasets root, spelled as in a path that lies in it, else None.
+
+    Such a path has no symlink below the root. The user named any other path.
+    """
     root = _configured_root()
-    above = os.path.join(root, "")
-    text = os.fspath(path)
-    is_in = text.startswith(above) and os.pardir not in text[len(above) :].split(os.sep)
-    return root if is_in else None
+    text, above = os.fspath(path), os.path.join(root, "")
+    if text.startswith(above) and os.pardir not in text[len(above) :].split(os.sep):
+        return root
+    for parent in path.parents:
+        if os.pardir in path.relative_to(parent).parts:
+            return None  # the parents above go on from there
+        with suppress(OSError):
+            if os.path.samefile(parent, root):
+                return parent
+    return None
 
 
 def open_folder(path: Path) -> OpenedFolder:

@@ -101,9 +101,10 @@ def test_the_id_is_that_of_the_place_whatever_the_metadata_claim(
     monkeypatch.setenv("MINARI_DATASETS_PATH", spelled.format(root=root, name=root.name))
     for dataset in (load_dataset(place), load_dataset(place).filter_episodes(bool)):
         assert (dataset.id, dataset.spec.dataset_id) == (place, place)
-    storage = load_dataset(place).storage
-    assert minari_pipe.MinariDataset(storage.data_path).id == place
-    shutil.copytree(storage.data_path, root.parent / "elsewhere")
+    (root.parent / "alias").symlink_to(root)
+    for top in (root, Path("."), Path("..", root.name), root / ".." / root.name, Path("../alias")):
+        assert minari_pipe.MinariDataset(top / place / "data").id == place
+    shutil.copytree(root / place / "data", root.parent / "elsewhere")
     assert minari_pipe.MinariDataset(root.parent / "elsewhere").id == "mine/own-v0"
 
 

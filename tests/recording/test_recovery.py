@@ -318,9 +318,11 @@ def test_a_leftover_is_reached_by_no_link_below_the_root(
     place = [left, *left.parents][depth]
     other = place.rename(tmp_path / "other")
     place.symlink_to(other)
+    otherwise = Path(os.path.relpath(left))
     for take in (discard, lambda path: recover("aa/a-v0", path)):
-        with pytest.raises(LinkError, match=f"{place} is a symlink"):
-            take(left)
+        for spelled_path in (left, otherwise):
+            with pytest.raises(LinkError, match="is a symlink"):
+                take(spelled_path)
     assert len(list(other.rglob(JOURNAL))) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -39,6 +40,7 @@ from minari_pipe.pipeline.run.dry_run import DryRun
 from minari_pipe.pipeline.run.dvc_settings import check_dvc
 from minari_pipe.pipeline.workspace_links import check_links
 from tests.conftest import FULL
+from tests.support import forks
 from tests.support.repositories import Workspace, hashes
 from tests.support.servers.running import entered
 from tests.support.servers.s3 import moto_server
@@ -146,6 +148,36 @@ def test_no_text_of_a_workspace_commands_the_terminal(plant, command, workspace)
     assert "\\x1b]0;title\\x07\\x9b1m" in done.stdout, done.stdout
     assert [c for c in done.stdout if not c.isprintable() and c not in "\n\t"] == []
     assert "Traceback" not in done.stdout
+
+
+def test_packages_that_a_clone_says_a_stage_has_are_not_believed(workspace):
+    """The sources of an editable one would be read, and their paths released."""
+
+    def edit(params: dict[str, Any]) -> None:
+        for packages in params["packages"].values():
+            packages["psutil"] = importlib.metadata.version("psutil")
+        collected = sorted(params["packages"]["collect"].items())
+        params["dataset"]["requirements"] = [f"{name}=={version}" for name, version in collected]
+
+    edit_yaml(workspace, "params.yaml", edit)
+    workspace.run(*MODULE, "+dataset=tiny")
+    params = workspace.root / "pipelines" / "tiny" / "params.yaml"
+    assert "psutil" not in params.read_text()
+    before = params.stat().st_mtime_ns
+    workspace.run(*MODULE, "+dataset=tiny")
+    assert params.stat().st_mtime_ns == before
+
+
+def test_no_program_of_the_folder_runs_where_no_search_path_is_set(workspace):
+    told = workspace.root / "told"
+    for name in ("git", "sh", "uname", "python"):
+        (workspace.root / name).write_text(f"#!/bin/sh\necho {name} >> {told}\n")
+        (workspace.root / name).chmod(0o755)
+    environment = workspace.environment()
+    del environment["PATH"]
+    done = forks.run((*MODULE, "+dataset=tiny", "collect.seed=9"), workspace.root, environment)
+    assert done.returncode == 0, done.stdout
+    assert not told.exists()
 
 
 def test_a_sweep_of_packaged_configs_writes_through_no_link(workspace, elsewhere):

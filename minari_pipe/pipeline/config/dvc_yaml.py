@@ -35,6 +35,7 @@ from minari_pipe.pipeline.config.validate_config import code_files
 from minari_pipe.pipeline.generated_yaml import load_yaml
 from minari_pipe.pipeline.workspace import (
     PACKAGE,
+    STATE,
     is_checkout,
     write_atomic,
     write_if_changed,
@@ -351,7 +352,30 @@ def write(name: str, texts: dict[str, str], root: Path) -> list[str]:
     write_template(root)
     folder = inside(root, root / "pipelines" / name)
     _forget_removed(folder / "dvc.lock", texts["dvc.yaml"])
-    return [file for file, text in texts.items() if write_if_changed(folder / file, text)]
+    written = [file for file, text in texts.items() if write_if_changed(folder / file, text)]
+    write_if_changed(_checked(name, root), _stamp(folder / "params.yaml"))
+    return written
+
+
+def is_checked(name: str, root: Path) -> bool:
+    """Return whether this workspace has written ``params.yaml`` as it is, after it was checked.
+
+    That of a clone names packages and modules, whose sources become dependencies, as it likes.
+    """
+    try:
+        stamp = _stamp(root / "pipelines" / name / "params.yaml")
+        return _checked(name, root).read_text(encoding="utf-8") == stamp
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _checked(name: str, root: Path) -> Path:
+    return root / STATE / "checked" / name
+
+
+def _stamp(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\n"
 
 
 def removed(lock: dict[str, Any], declared: dict[str, Any]) -> list[str]:

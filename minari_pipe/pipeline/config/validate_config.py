@@ -66,8 +66,8 @@ def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Pa
     Args:
         name: the pipeline's name.
         config: as composed.
-        previous: the current content of ``params.yaml``. If the config and the installed versions
-            still match it, no environment is imported.
+        previous: the content of a ``params.yaml`` that this workspace has checked. If the config
+            and the installed versions still match it, no environment is imported.
         root: the workspace, in which paths and the user's modules are looked up.
 
     Raises:

@@ -110,7 +110,8 @@ def run_pipeline(
         with naming(NAMED_FILES_VARIABLE, []):  # not those of a mixture whose parent this is
             named = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
         stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
-        params = prepare(name, config, previous or None, root)
+        checked = previous if dvc_yaml.is_checked(name, root) else None
+        params = prepare(name, config, checked or None, root)
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
         check_family(name, params, shared, root)
@@ -362,9 +363,9 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
         # The stages are `python -m`, which would import modules from the workspace first.
         os.environ["PYTHONSAFEPATH"] = os.environ.get("PYTHONSAFEPATH") or SAFE_PATH
     # A virtual environment need not be activated: the stages are `python -m ...`.
-    os.environ["PATH"] = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    )
+    # An empty path would mean the current folder, the workspace.
+    own = [str(Path(sys.executable).parent)] * bool(sys.executable)
+    os.environ["PATH"] = os.pathsep.join([*own, os.environ.get("PATH") or os.defpath])
     # A stage whose driver was killed a moment ago may still be about to write.
     with exclusive(stage_lock(name, root), wait_seconds=30, busy=_orphan(name)):
         mend(name, root)

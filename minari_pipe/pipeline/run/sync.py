@@ -63,7 +63,8 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
         )
     recorded = dvc_yaml.read_params(name, root) or {}
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
-    params = prepare(name, composed.config, previous or None, root)
+    checked = previous if dvc_yaml.is_checked(name, root) else None
+    params = prepare(name, composed.config, checked or None, root)
     new_family = _sync_family(name, params, root)
     if previous != params_values(params) and _set_by_experiment(name, root):
         print(f"{name}: pipelines/{name}/params.yaml stays as dvc exp run set it; conf/ is ignored")
