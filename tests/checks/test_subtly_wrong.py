@@ -24,7 +24,7 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.tree import map_leaves
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.policies.rollout import run_episodes
-from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.base import MinariStorage, get_storage_keys
 from tests.conftest import FULL
 
 LIMIT = 30
@@ -185,7 +185,7 @@ BASES: dict[str, Callable[[], Made]] = {
     "pictures": pictures,
     "no environment": without_environment,
 }
-FORMATS = itertools.cycle(["hdf5", "arrow", "parquet"])
+FORMATS = itertools.cycle(get_storage_keys())
 
 
 def written(made: Made, path: Path, data_format: str) -> Path:

@@ -30,7 +30,7 @@ from minari_pipe.errors import (
     TrustError,
     UnsupportedVersionError,
 )
-from minari_pipe.storage import MinariStorage
+from minari_pipe.storage import MinariStorage, get_storage_keys
 
 INDEX = spaces.Discrete(100)
 
@@ -179,7 +179,7 @@ def test_arguments_of_another_kind_are_one_clear_line(dataset: MinariDataset) ->
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["kept aside", "removed"])
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("data_format", get_storage_keys())
 def test_an_append_to_a_dataset_that_is_replaced_meanwhile_says_so(
     tmp_path: Path, data_format: str, keep: bool
 ) -> None:

@@ -24,6 +24,7 @@ from minari_pipe import (
     download_dataset,
     download_namespace_metadata,
     get_namespace_metadata,
+    get_storage_keys,
     list_local_datasets,
     list_local_namespaces,
     list_remote_datasets,
@@ -835,7 +836,7 @@ def test_a_local_root_of_others_is_a_remote(tmp_path, elsewhere) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("data_format", get_storage_keys())
 def test_an_open_dataset_never_gives_episodes_of_what_a_download_put_in_its_place(
     data_format: str, shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

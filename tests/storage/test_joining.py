@@ -196,7 +196,7 @@ def test_rows_that_stay_apart_give_the_bytes_of_those_that_do_not(
     assert files_of(dataset, few, data_format) == joined
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+@pytest.mark.parametrize("data_format", get_storage_keys())
 @pytest.mark.parametrize(("count", "apart_bytes"), [(1, 2**60), (5, 2**60), (5, 1)])
 def test_a_bool_of_any_byte_is_stored_as_0_or_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, apart_bytes: int, data_format: str
@@ -377,7 +377,7 @@ def test_pictures_are_encoded_for_a_storage_of_jpeg(tmp_path: Path) -> None:
 
 def test_a_storage_that_cannot_be_made_leaves_nothing_in_its_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("is kept")
-    for data_format in ("hdf5", "arrow", "parquet"):
+    for data_format in get_storage_keys():
         with pytest.raises(InvalidEpisodeError, match="episode 1: "):
             MinariStorage.create(
                 tmp_path,

@@ -40,7 +40,7 @@ from minari_pipe.errors import (
 from minari_pipe.pipeline.published import published_manifest
 
 ID = "aa/b-v0"
-FORMATS = ("hdf5", "arrow", "parquet")
+FORMATS = minari_pipe.get_storage_keys()
 SPACES = {"observation_space": gym.spaces.Discrete(9), "action_space": gym.spaces.Discrete(2)}
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
