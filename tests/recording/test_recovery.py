@@ -302,9 +302,11 @@ def test_a_collector_at_work_is_left_alone_unless_forced() -> None:
 @pytest.mark.parametrize("named", [".", "journal"])
 def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path: Path) -> None:
     folder = Path(shutil.move(collector_left(2).path, tmp_path / "downloads"))
-    (folder / "rows-of-mine.csv").write_text("precious")
+    mine = {"rows-of-mine.csv", "lock", "rows-7"}
+    for name in mine:
+        (folder / name).write_text("precious")
     assert len(recover("aa/a-v0", folder / named)) == 2
-    assert [path.name for path in folder.iterdir()] == ["rows-of-mine.csv"]
+    assert {path.name for path in folder.iterdir()} == mine
 
 
 @pytest.mark.parametrize("spelled", ["{root}", "{root}/../{name}"])

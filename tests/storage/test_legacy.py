@@ -482,7 +482,16 @@ def test_a_source_outside_of_the_root_has_no_link_into_it(root, tmp_path):
         shutil.rmtree(source)
 
 
-@pytest.mark.parametrize("place", ["sibling.hdf5", "thesis/private.hdf5", "root/mine-v0/x.hdf5"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sibling.hdf5",
+        "main_data.hdf5",
+        "additional_data_0.hdf5",
+        "thesis/private.hdf5",
+        "root/mine-v0/x.hdf5",
+    ],
+)
 def test_a_file_that_is_migrated_links_to_no_other_file_of_the_user_s(place, root, tmp_path):
     """The default root lies in the home, where a file may have been downloaded to."""
     (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)

@@ -287,7 +287,12 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     directory = path.parent if directory is None else directory
     is_manifest = path == directory.parent / MANIFEST
     # No transaction changes other files, such as those of the card.
-    if (is_manifest or path.is_relative_to(directory)) and is_left(directory):
+    is_changed = is_manifest or path.is_relative_to(directory)
+    if (
+        is_changed
+        and is_left(directory)
+        and not (is_manifest and not _holds_manifest(directory.parent))
+    ):
         commit = directory / _COMMIT
         try:
             return read(
@@ -323,10 +328,17 @@ def is_manifest(content: Any) -> bool:
 
 
 def _holds_manifest(parent: Path) -> bool:
+    """Return whether the file beside ``data/`` is a manifest that lists the metadata there.
+
+    A commit, which a stranger's ``data/`` may hold, replaces no other file of this name.
+    """
     try:
-        return is_manifest(json_object(read_text(parent / MANIFEST)))
+        content = json_object(read_text(parent / MANIFEST))
     except (OSError, ValueError, CorruptDatasetError):
         return False
+    sections = content.get("files"), content.get("data")  # of formats 1 and 2
+    names = ("data/metadata.json", "metadata.json")
+    return any(isinstance(s, dict) and n in s for s, n in zip(sections, names, strict=True))
 
 
 def _roll_forward(directory: Path, parent: Path | None) -> None:

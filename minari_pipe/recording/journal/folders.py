@@ -77,15 +77,19 @@ def is_alive(path: Path) -> bool:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove a journal, its folder if nothing else is in it, and empty hidden folders above.
+    """Remove a journal, with its folder if nothing else is in it, and empty hidden folders above.
+
+    Among other files, its lock and its rows stay: they could be the user's, of the same names.
 
     Example:
         See :class:`~minari_pipe.recording.journal.reader.JournalReader`.
     """
     with suppress(OSError):  # a user may have moved it among other files, or it is gone
-        for path in sorted(folder.iterdir()):
-            if _FILES.fullmatch(path.name):
-                path.unlink()
+        files = sorted(folder.iterdir())
+        if not all(_FILES.fullmatch(path.name) for path in files):
+            files = [folder / JOURNAL]
+        for path in files:
+            path.unlink()
         folder.rmdir()
     if folder.parent.parts[-2:] == COLLECTING.parts:
         with suppress(OSError):  # other journals are in it

@@ -43,6 +43,8 @@ class LinkedFiles:
         self._main = main
         self._below = None if main == data_path else open_folder(data_path)
         """Folder below which no link to the main file is followed; None if the user named it."""
+        self._has_others = main != data_path or _OWN_NAME.fullmatch(main.name) is not None
+        """Whether files beside the main one belong to the dataset, not to the user."""
         self.others: set[Path] = set()
         """The resolved paths of files that links of the requested groups point to."""
         self._open: dict[Path, h5py.File] = {}
@@ -126,7 +128,8 @@ class LinkedFiles:
         for candidate in candidates:
             with reading(self._main, what):
                 path = Path(os.path.normpath(candidate))
-                is_own = _OWN_NAME.fullmatch(path.name) and _is_in(path, self._main.parent, 1)
+                is_named = self._has_others and _OWN_NAME.fullmatch(path.name) is not None
+                is_own = is_named and _is_in(path, self._main.parent, 1)
                 if not is_own and not (root is not None and _is_in(path, root)):
                     outside = True
                 elif path.is_file():

@@ -764,6 +764,29 @@ def test_what_a_stranger_left_as_a_commit_is_written_nowhere_else(tmp_path: Path
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "theirs", [{"files": ["index.js"]}, {"format": "web"}, {"files": {"a": 1}}]
+)
+@pytest.mark.parametrize("change", ["append", "metadata", "upgrade"])
+def test_a_commit_replaces_no_file_of_the_user_that_has_the_name_of_a_manifest(
+    change: str, theirs: dict[str, Any], tmp_path: Path
+) -> None:
+    """An archive may unpack to ``data/`` beside any files of the user."""
+    data = Path(shutil.copytree(create().storage.data_path, tmp_path / "mine" / "data"))
+    metadata = json.loads((data / "metadata.json").read_text())
+    (data / ".minari_pipe-commit").mkdir()
+    staged = json.dumps(describe(folder(load_dataset(ID)), metadata))
+    (data / ".minari_pipe-commit" / ".manifest.json").write_text(staged)
+    (tmp_path / "mine" / MANIFEST).write_text(json.dumps(theirs))
+    if change == "upgrade":
+        CliRunner().invoke(app, ["validate", str(data), "--upgrade"])
+    elif change == "append":
+        minari_pipe.MinariDataset(data).storage.update_episodes(make(1))
+    else:
+        minari_pipe.MinariDataset(data).storage.update_metadata({"author": {"Ada"}})
+    assert json.loads((tmp_path / "mine" / MANIFEST).read_text()) == theirs
+
+
 def test_a_change_that_is_left_says_nothing_of_the_checkpoints() -> None:
     data = create().storage.data_path
     (data.parent / "policies").mkdir()
