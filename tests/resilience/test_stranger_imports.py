@@ -155,6 +155,20 @@ def test_a_link_to_the_installed_package_opens_the_folder_to_nobody(command, wor
 
 
 @real_processes
+def test_no_module_is_read_because_a_config_names_it(workspace, tmp_path):
+    """Its names and texts would be kept in the workspace, which may track the file."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "acme_secret.py").write_text("import acme_billing\nPASSWORD = 'hunter2'\n")
+    named = "id: CartPole-v1, wrappers: [{_target_: acme_secret.Wrap}]"
+    workspace.replace("conf/dataset/tiny.yaml", "id: CartPole-v1", named)
+    assert "'acme_secret.Wrap' is neither" in workspace.refused(
+        "+dataset=tiny", PYTHONPATH=str(private)
+    )
+    kept = [f.read_text() for f in (workspace.root / ".minari_pipe").glob("*.json")]
+    assert not [text for text in kept if "acme" in text or "hunter2" in text]
+
+
 def test_python_s_own_library_comes_from_python(workspace):
     hostile = f"open({str(workspace.home / 'executed')!r}, 'a').write(__name__)\n"
     for name in ("typing", "json", "hashlib", "platform", "dataclasses"):

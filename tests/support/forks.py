@@ -37,6 +37,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import minari_pipe.pipeline.stages
 from minari_pipe.core.plugins import entry_points
+from minari_pipe.pipeline import source_imports
 from minari_pipe.pipeline.config import hydra_compose
 from minari_pipe.pipeline.signals import STOP_SIGNALS
 
@@ -463,6 +464,7 @@ def _run(words: list[str], heard: set[signal.Signals]) -> None:
     if words[0] == "minari_pipe":
         sys.path.insert(0, folder)  # from where the module removes it
     elif words[0].startswith("minari_pipe.pipeline."):
+        source_imports._imported.clear()  # those of the process that forks this one
         minari_pipe.pipeline._record_imports()
     sys.argv = words
     runpy.run_module(words[0], run_name="__main__", alter_sys=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from minari_pipe.pipeline.config import dvc_yaml
 from tests.conftest import home_variables
 from tests.support import forks
 from tests.support.workspaces import stages_that_ran, write_config
@@ -119,7 +120,16 @@ class Workspace:
         """A copy to change, with a copy of the home."""
         for source, name in ((self.root, "work"), (self.home, "home")):
             shutil.copytree(source, folder / name, symlinks=True)
-        return Workspace(folder / "work", folder / "home")
+        copied = Workspace(folder / "work", folder / "home")
+        copied.count_as_checked()
+        return copied
+
+    def count_as_checked(self) -> None:
+        """Let each ``params.yaml`` count as one that a run in this workspace wrote as it is."""
+        for checked in (self.root / ".minari_pipe" / "checked").glob("*"):
+            checked.write_text(
+                dvc_yaml._stamp(self.root / "pipelines" / checked.name / "params.yaml")
+            )
 
     def clone(self, folder: Path) -> Workspace:
         """A fresh clone of what is committed, of a user with an empty home."""

@@ -69,7 +69,9 @@ class PolicyRef:
 
 
 def policies(params: Params, stage: str) -> list[PolicyRef]:
-    """Return the policies that ``stage`` runs or trains."""
+    """Return the policies that ``stage`` runs or trains; those of a mixture ran for its parents."""
+    if params.is_mixture:
+        return []
     scores = params.ref_scores
     if stage == "collect":
         return [PolicyRef("policy", params.collected)] if params.collected else []

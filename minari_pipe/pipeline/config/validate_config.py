@@ -89,7 +89,8 @@ def prepare(name: str, config: Config, previous: dict[str, Any] | None, root: Pa
     import_graph.make_importable(root)
     if not params.dataset.is_stored_as_usual:
         _storage(params.dataset)
-    packages = installed_packages(params, root)
+    _check_wrappers(params)
+    packages = installed_packages(params, root)  # which reads the modules that the config names
     _check_environments(params)
     for use in _policies(params):
         _check_sb3(use, params)
@@ -131,13 +132,19 @@ def _versions_hold(packages: dict[str, dict[str, str]]) -> bool:
         return False
 
 
+def _check_wrappers(params: Config) -> None:
+    from minari_pipe.core.environments import wrapper_class
+
+    for _, env in _environments(params):
+        for wrapper in env.wrappers:
+            wrapper_class(str(wrapper["_target_"]))
+
+
 def _check_environments(params: Config) -> None:
-    from minari_pipe.core.environments import creator, time_limit, wrapper_class
+    from minari_pipe.core.environments import creator, time_limit
     from minari_pipe.policies.rollout import without_time_limit
 
     for where, env in _environments(params):
-        for wrapper in env.wrappers:
-            wrapper_class(str(wrapper["_target_"]))
         # A wrapper or an entry-point function may set a limit, so the stage checks the environment
         # that it makes.
         made = isinstance(creator(env.id), type) and not env.wrappers

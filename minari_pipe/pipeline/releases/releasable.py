@@ -61,6 +61,19 @@ def arguments(root: Path, name: str) -> str:
     return f"{words} (and what you need of {shlex.join(allowing)})" if allowing else words
 
 
+def check_made_here(root: Path, name: str) -> None:
+    """Refuse a version whose pipelines were not run in this workspace.
+
+    A run checks what a clone's config names before anything is read.
+    """
+    for made in pipelines_of(name, root):
+        if not dvc_yaml.is_checked(made, root):
+            raise ConfigError(
+                f"pipelines/{made}/params.yaml was not written in this workspace; run "
+                f"python -m minari_pipe {arguments(root, name)} first"
+            )
+
+
 def check_current(root: Path, name: str, dataset_id: str) -> None:
     """Refuse a version that the current config, and so the commit, would not reproduce."""
     again = f"run python -m minari_pipe {arguments(root, name)}"

@@ -10,7 +10,12 @@ from minari_pipe.errors import ConfigError, DatasetNotFoundError
 from minari_pipe.pipeline.processes import exclusive
 from minari_pipe.pipeline.releases.dvc_remote import check_dvc_files, push
 from minari_pipe.pipeline.releases.record import record, where
-from minari_pipe.pipeline.releases.releasable import arguments, check_current, committed
+from minari_pipe.pipeline.releases.releasable import (
+    arguments,
+    check_current,
+    check_made_here,
+    committed,
+)
 from minari_pipe.pipeline.run.install import settle
 from minari_pipe.pipeline.stages.publish import check_released
 from minari_pipe.pipeline.workspace import (
@@ -55,6 +60,7 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         check_released(root, name, dataset_id, content)
         path = inside(root, root / "releases" / f"{dataset_id}.json")
         if not path.is_file():
+            check_made_here(root, name)
             commit = committed(root, name)
             check_current(root, name, dataset_id)
             if not pushes:  # `push` checks them itself

@@ -154,6 +154,7 @@ def foreign_declaration(w: Workspace) -> None:
 def next_version(w: Workspace) -> None:
     w.replace("conf/dataset/mine.yaml", "mine-v0", "mine-v1")
     w.replace("pipelines/mine/params.yaml", "mine-v0", "mine-v1")
+    w.count_as_checked()
     w.commit()
 
 
@@ -169,6 +170,11 @@ def no_publication(w: Workspace) -> None:
 def damaged_params(w: Workspace) -> None:
     (w.root / "pipelines/mine/params.yaml").write_text("<<<<<<< HEAD\na: [\n")
     w.commit()
+
+
+def params_of_a_clone(w: Workspace) -> None:
+    params = w.root / "pipelines/mine/params.yaml"
+    params.write_bytes(params.read_bytes())
 
 
 def lock_of_aliases(w: Workspace) -> None:
@@ -215,7 +221,8 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     next_version: (ConfigError, "now makes 'tests/mine-v1'; to release 'tests/mine-v0', check"),
     touched_publication: (ConfigError, r"changed after it was published \(data/main_data.hdf5\)"),
     no_publication: (DatasetNotFoundError, "is missing, or has no manifest"),
-    damaged_params: (ConfigError, "params.yaml is missing or damaged"),
+    params_of_a_clone: (ConfigError, r"was not written in this workspace; run python -m minari_pi"),
+    damaged_params: (ConfigError, r"mine/params.yaml was not written in this workspace; run pyth"),
     lock_of_aliases: (ConfigError, "mine/dvc.lock has a YAML anchor or alias in line"),
     parent_elsewhere: (InvalidDatasetIdError, "Malformed dataset ID: ../../secret"),
     no_repository: (ConfigError, "is not a git repository"),
