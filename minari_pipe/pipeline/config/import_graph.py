@@ -95,11 +95,13 @@ def is_installed_module(top: str, root: Path) -> bool:
 
 def _own_graph(files: Iterable[Path], base: Path, root: Path) -> dict[Path, list[str]]:
     """Return the graph below one folder of the import path; refuse symlinks in the workspace."""
-    graph = _import_graph(files, base, _remembered(root).imports)
-    if base == root:
-        for file in graph:
-            inside(root, file)
-    return graph
+
+    def imports(file: Path, package: str) -> list[str]:
+        if base == root:
+            inside(root, file)  # before it is read
+        return _remembered(root).imports(file, package)
+
+    return _import_graph(files, base, imports)
 
 
 def _is_own(module: str) -> bool:

@@ -132,7 +132,9 @@ def test_an_edited_file_is_read_again_and_a_damaged_memory_ignored(tmp_path):
 @pytest.mark.parametrize("link", ["b.py", "pack"])
 def test_a_module_of_the_workspace_that_is_a_link_is_refused(link, tmp_path, monkeypatch):
     root = write(tmp_path / "work", a="import b, pack.inner")
-    write(tmp_path / "elsewhere", b="", **{"pack.__init__": "", "pack.inner": ""})
+    # not even read: an error would show a line of it
+    secret = "-- the user's key --"
+    write(tmp_path / "elsewhere", b=secret, **{"pack.__init__": secret, "pack.inner": ""})
     (root / link).symlink_to(tmp_path / "elsewhere" / link)
     with pytest.raises(LinkError, match=f"{link} is a symlink"):
         closure(root, "a")
