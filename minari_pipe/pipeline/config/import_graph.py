@@ -184,7 +184,7 @@ def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
 
     def imports(file: Path, package: str) -> list[str]:
         # An installed module is never imported from the workspace, so do not follow its name.
-        found = _certain_imports(file, package)
+        found = _certain_imports(inside(root, file), package)
         return [n for n in found if hidden_by(n.partition(".")[0], root) is None]
 
     for module in own:
