@@ -288,11 +288,7 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     is_manifest = path == directory.parent / MANIFEST
     # No transaction changes other files, such as those of the card.
     is_changed = is_manifest or path.is_relative_to(directory)
-    if (
-        is_changed
-        and is_left(directory)
-        and not (is_manifest and not _holds_manifest(directory.parent))
-    ):
+    if is_changed and is_left(directory) and not (is_manifest and _is_other(path)):
         commit = directory / _COMMIT
         try:
             return read(
@@ -339,6 +335,11 @@ def _holds_manifest(parent: Path) -> bool:
     sections = content.get("files"), content.get("data")  # of formats 1 and 2
     names = ("data/metadata.json", "metadata.json")
     return any(isinstance(s, dict) and n in s for s, n in zip(sections, names, strict=True))
+
+
+def _is_other(path: Path) -> bool:
+    """Return whether a file that is no manifest of the data beside it is in its place."""
+    return os.path.lexists(path) and not _holds_manifest(path.parent)
 
 
 def _roll_forward(directory: Path, parent: Path | None) -> None:
