@@ -90,6 +90,7 @@ def unseen_changes(root: Path, paths: Iterable[str]) -> list[str]:
     entries = git(root, "ls-files", "--stage", "-z").stdout.split("\0")[:-1]
     hashes = {path: how.split()[1] for how, _, path in (e.partition("\t") for e in entries)}
     known = [path for path in dict.fromkeys(paths) if path in hashes]
+    # git would hash what a link leads to; without a hash, a link counts as changed
     there = [p for p in known if (root / p).is_file() and not (root / p).is_symlink()]
     now: dict[str, str] = {}
     for start in range(0, len(there), 500):  # a command line has a limit

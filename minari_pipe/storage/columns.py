@@ -350,7 +350,7 @@ def append_rows(stored: Any, more: Any, where: str) -> Any:
         return tuple(append_rows(part, rows, f"{where}[{place}]") for place, (part, rows) in pairs)
     if isinstance(stored, Frames) and isinstance(more, Frames):
         return Frames([*stored, *more])
-    # Minari up to 0.5.2 stored raw images where it recorded JPEG.
+    # Minari up to 0.5.2 stored raw images and recorded no encoding.
     stored, more = decode_column(stored), decode_column(more)
     if isinstance(stored, list) and isinstance(more, list):
         return [*stored, *more]

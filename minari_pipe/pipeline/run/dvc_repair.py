@@ -254,9 +254,7 @@ def _is_being_written(path: Path) -> bool:
     try:
         written = path.stat().st_mtime + 60  # by the clock of a file server, perhaps
         return text.isdecimal() and _running(int(text), written) is not None
-    except FileNotFoundError:  # renamed in the meantime
-        return True
-    except psutil.AccessDenied:
+    except (FileNotFoundError, psutil.AccessDenied):  # renamed in the meantime, or another user's
         return True
 
 
