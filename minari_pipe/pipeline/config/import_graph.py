@@ -279,7 +279,7 @@ class _Remembered:
     saves = True
 
     def __init__(self, root: Path) -> None:
-        self._path = root / STATE / "imports.json"
+        self._root, self._path = root, root / STATE / "imports.json"
         self._known: dict[str, dict[str, list]] = {}
         self._changed = False
         try:
@@ -297,14 +297,16 @@ class _Remembered:
         if not isinstance(entry, dict) or entry.get("stamp") != stamp:
             entry = {"stamp": stamp, "imports": _imports(file, package)}
             self._known[str(file)] = entry
-            self._changed = True
+            self._changed |= file.is_relative_to(self._root)
         return entry["imports"]
 
     def save(self) -> None:
         if self._changed and self.saves:
-            # Drop the entries of deleted files, which would stay forever.
-            self._known = {f: e for f, e in self._known.items() if Path(f).is_file()}
-            write_atomic(self._path, json.dumps({"reader": _READER, "files": self._known}))
+            # Drop the entries of deleted files, which would stay forever, and of files elsewhere,
+            # whose names do not belong in a folder that a clone may track.
+            kept = [Path(f) for f in self._known if Path(f).is_relative_to(self._root)]
+            files = {str(f): self._known[str(f)] for f in kept if f.is_file()}
+            write_atomic(self._path, json.dumps({"reader": _READER, "files": files}))
             self._changed = False
 
 

@@ -158,6 +158,9 @@ def test_imports_are_followed_from_the_workspace_to_other_folders_of_the_users(
         *(root / "mine.py", root / "inner.py"),
         *(other / "helper.py", other / "lib" / "__init__.py", other / "lib" / "part.py"),
     }
+    # A clone that tracks its state would publish what the user's other sources name.
+    memory = json.loads((root / ".minari_pipe" / "imports.json").read_text())
+    assert memory["files"].keys() == {str(root / "mine.py"), str(root / "inner.py")}
 
 
 def test_the_users_source_is_found_and_installed_packages_are_left_out(tmp_path, monkeypatch):
