@@ -229,7 +229,7 @@ def test_the_family_of_the_readme_composes_with_its_datasets(tmp_path, monkeypat
     made = {}
     for name in ("cartpole_medium", "cartpole_medium_expert"):
         composed = recomposed([f"+dataset={name}"], tmp_path)
-        params = prepare(name, composed.config, None, tmp_path)
+        params, _ = prepare(name, composed.config, None, tmp_path)
         check_family(name, params, [], tmp_path)
         made[name] = [stage.name for stage in stages(name, params)]
     assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "publish"]

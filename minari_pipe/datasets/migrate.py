@@ -33,6 +33,8 @@ from minari_pipe.storage.base import (
 )
 from minari_pipe.storage.writer import StableBuffers
 
+#: files that stand for the whole dataset in the current layout; others beside it are not part of it
+_CURRENT_FILES = (METADATA_FILE_NAME, "main_data.hdf5")
 #: keys that only described the old layout, and keys that the new storage determines itself
 _NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
 
@@ -170,8 +172,8 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
         yield data_path_of(os.fspath(source))
     path = expand_user(source)
     refuse_tracked_links(path)
-    if path.is_file() and has_metadata_file(path.parent):
-        yield path.parent  # the file is part of the current layout
+    if path.name in _CURRENT_FILES and path.is_file() and has_metadata_file(path.parent):
+        yield path.parent
     yield path
     yield data_in(path)
 

@@ -7,6 +7,7 @@ leaves a folder ``tmpXXXXXXXX`` in the datasets root, with the files of a storag
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -40,6 +41,10 @@ from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage, PathLike
 from minari_pipe.storage.columns import episode_columns
 from minari_pipe.storage.reading import file_sizes
 from minari_pipe.storage.writer import StableBuffers
+
+#: Name of the folder that real Minari makes by ``tempfile``, and of what its storages write there.
+_MINARI_FOLDER = re.compile(r"tmp[a-z0-9_]{8}")
+_MINARI_NAMES = re.compile(r"metadata\.json|main_data\.hdf5|\d+")
 
 
 @dataclass(frozen=True)
@@ -268,10 +273,11 @@ def _of_journal(path: Path) -> Leftover:
 
 def _is_minari_folder(folder: Path) -> bool:
     return (
-        folder.name.startswith("tmp")
+        _MINARI_FOLDER.fullmatch(folder.name) is not None
         and not folder.is_symlink()
         and (folder / METADATA_FILE_NAME).is_file()
-        and not (folder / "data").exists()
+        # else it is a namespace, or holds files of the user, which discard() would remove
+        and all(_MINARI_NAMES.fullmatch(name) for name in os.listdir(folder))
     )
 
 

@@ -162,7 +162,7 @@ def outputs(
     os.environ["MINARI_PIPE_TRUSTED_MODULES"] = "golden_env,golden_expert"
     os.chdir(root)
     for name in CONFIGS:
-        params = prepare(name, hydra_compose.recompose([f"+dataset={name}"]).config, None, root)
+        params, _ = prepare(name, hydra_compose.recompose([f"+dataset={name}"]).config, None, root)
         dvc_yaml.sync(name, params, [], root)
     sync_family(params, [], root)
     found = {}

@@ -33,7 +33,7 @@ def params_of(name: str, root: Path) -> schema.Config:
     GlobalHydra.instance().clear()
     composed = hydra_compose.recompose([f"+dataset={name}"])
     assert composed.name == name
-    return prepare(name, completed(composed.config, root), None, root)
+    return prepare(name, completed(composed.config, root), None, root)[0]
 
 
 def test_the_recipes_and_the_families_are_there():

@@ -26,6 +26,7 @@ from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.core.tree import leaves
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.datasets.library import list_local_datasets
 from minari_pipe.errors import (
     ConfigError,
@@ -307,6 +308,28 @@ def test_what_lies_beside_a_journal_that_a_path_names_stays(named: str, tmp_path
         (folder / name).write_text("precious")
     assert len(recover("aa/a-v0", folder / named)) == 2
     assert {path.name for path in folder.iterdir()} == mine
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("tmp-lab", "mine-v0/data/main_data.hdf5"),  # a namespace
+        ("tmp", "thesis.txt"),
+        ("tmpabcdefgh", "namespace_metadata.json"),
+        ("tmpabcdefgh", "mine-v0/data/main_data.hdf5"),
+    ],
+)
+def test_a_folder_of_the_users_is_no_leftover_of_minari(name: str, other: str) -> None:
+    place = step_index_dataset("aa/saved-v0").storage.data_path
+    folder = Path(shutil.move(place, get_dataset_path() / "tmp_ab01xyz"))
+    assert [leftover.path for leftover in list_leftovers()] == [folder]
+    folder = folder.rename(folder.with_name(name))
+    (folder / other).parent.mkdir(parents=True, exist_ok=True)
+    (folder / other).write_text("precious")
+    assert list_leftovers() == []
+    with pytest.raises(DatasetNotFoundError, match="is not a leftover"):
+        discard(folder)
+    assert (folder / other).read_text() == "precious"
 
 
 @pytest.mark.parametrize("spelled", ["{root}", "{root}/../{name}"])

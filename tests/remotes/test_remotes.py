@@ -53,6 +53,15 @@ class TestDirectory(FullContract):
         (tmp_path / "remote").mkdir()
         return f"file://{tmp_path}/remote"
 
+    def test_a_folder_that_is_there_is_listed_alone(self, address: str) -> None:
+        """Its datasets may claim any id, which decides what else the remote holds."""
+        for name in ("robots/x-v0", "robots-mine/x-v0"):
+            step_index_dataset(name)
+            publish_dataset(name, address)
+        assert split_remote_path(f"{address}/robots") == (address, "robots/")
+        assert split_remote_path(f"{address}/robots-m") == (address, "robots-m")
+        assert list(find_datasets(f"{address}/robots/x")[1]) == ["robots/x-v0"]
+
     @pytest.mark.parametrize("prefix", ["../", "../remote/", "door/../", "./", "/etc/x", "door//"])
     def test_a_prefix_of_no_name_lists_nothing(self, prefix: str, address: str) -> None:
         step_index_dataset("door/human-v1")

@@ -1183,6 +1183,33 @@ def test_a_file_that_was_typed_for_a_mixture_is_not_read_for_its_parents(
         driver.run_pipeline("tiny", config, [], is_parent=True, dry_run=DryRun())
 
 
+def test_dvc_repro_reads_a_file_elsewhere_only_if_it_was_typed_here(workspace, elsewhere):
+    """A config and ``params.yaml`` may come with a commit of somebody else."""
+    sync = ("python", "-m", "minari_pipe.pipeline.run.sync")
+    trusted = {"MINARI_PIPE_TRUSTED_MODULES": "own"}
+    path = elsewhere / "tiny" / "thesis.txt"
+    (workspace.root / "own.py").write_text("def act(observation, table):\n    return 0\n")
+    (workspace.root / "here.txt").touch()
+    workspace.replace("conf/dataset/tiny.yaml", "/policy: random", "/policy: scripted")
+    conf = workspace.root / "conf" / "dataset" / "tiny.yaml"
+    config = conf.read_text() + "policy: {controller: {_target_: own.act, table: here.txt}}\n"
+    conf.write_text(config.replace("here.txt", str(path)))
+    fault = f"tiny: policy.controller.table is '{path}', which is a file elsewhere"
+    done = workspace.call(*sync, **trusted)
+    assert (done.returncode, fault in done.stdout) == (1, True), done.stdout
+
+    conf.write_text(config)
+    workspace.pipe("+dataset=tiny", f"policy.controller.table={path}", **trusted)
+    assert f"policy.controller.table={path}" in workspace.run(*sync, **trusted)
+
+    params = workspace.root / "pipelines" / "tiny" / "params.yaml"
+    pulled = params.read_bytes()
+    params.unlink()
+    params.write_bytes(pulled)
+    done = workspace.call(*sync, **trusted)
+    assert (done.returncode, fault in done.stdout) == (1, True), done.stdout
+
+
 SUBDIR = "hydra.output_subdir=.hydra"
 #: Links of a clone, and what a user types.
 HYDRA_WRITES = {

@@ -457,6 +457,8 @@ def inputs(pipelines: Sequence[str], root: Path) -> list[tuple[str, str]]:
 
 
 def _files(dependency: str, root: Path) -> set[str]:
+    if not Path(os.path.normpath(root / dependency)).is_relative_to(root):
+        return {os.path.normpath(dependency)}  # a clone may name any folder: do not list it
     if not (root / dependency).is_dir():
         return {dependency}
     entries = entries_below(root / dependency, lambda entry: entry.name == ".git")

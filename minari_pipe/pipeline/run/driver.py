@@ -27,10 +27,10 @@ from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.config.mixtures import completed, parents
-from minari_pipe.pipeline.config.oc_env import is_set, literal_texts, resolved
+from minari_pipe.pipeline.config.oc_env import is_set, resolved
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config, Engine, params_values
-from minari_pipe.pipeline.config.validate_config import check_files, prepare
+from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.inputs import changed
 from minari_pipe.pipeline.execution.stage import (
     RAN_VARIABLE,
@@ -107,11 +107,9 @@ def run_pipeline(
         recorded = dvc_yaml.read_params(name, root)
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
-        with naming(NAMED_FILES_VARIABLE, []):  # not those of a mixture whose parent this is
-            named = check_files(config, root, literal_texts(typed, "env", "policy", "ref_scores"))
-        stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
         checked = previous if dvc_yaml.is_checked(name, root) else None
-        params = prepare(name, config, checked or None, root)
+        params, named = prepare(name, config, checked or None, root, typed)
+        stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
         check_family(name, params, shared, root)

@@ -7,6 +7,7 @@ dataset name its id.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -50,6 +51,8 @@ def split_address(address: str, opened: Callable[[str], Remote]) -> tuple[Remote
         owner, _, rest = path.partition("/")
         return opened(f"hf://{owner}"), rest
     whole, end = path.rstrip("/"), path[len(path.rstrip("/")) :][:1]
+    if scheme == "file" and os.path.isdir(whole) and not os.path.exists(f"{whole}/{METADATA}"):
+        end = "/"  # the folder alone: those beside it that begin alike are other remotes
     if scheme != "file" and "/" not in whole:  # a bucket
         return opened(address), ""
     at = opened

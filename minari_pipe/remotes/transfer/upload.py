@@ -100,7 +100,8 @@ def upload(
     Args:
         dataset_id: id with a version.
         remote: the remote to upload to.
-        folder: folder that holds ``data/``; None means the dataset in the local root.
+        folder: folder that holds ``data/``, of which nothing else is published if it has no
+            manifest; None means the dataset in the local root.
         dry_run: compare both sides and send nothing.
 
     Raises:
@@ -126,6 +127,8 @@ def upload(
         entries = {
             name: entry_of(place / name, sha256=True, below=opened.below(name))
             for name in files_of(place)
+            # Without a manifest, nothing says that a folder beside data/ is part of the dataset.
+            if folder is None or own is not None or name.startswith("data/")
         }
         metadata_there = read_whole(place / METADATA, opened.data)
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)

@@ -307,6 +307,20 @@ def test_a_folder_outside_of_the_root_is_published_without_namespaces_above_it(
     assert "public" in published.read_text()
 
 
+def test_of_a_folder_without_a_manifest_the_data_are_published_alone(tmp_path: Path) -> None:
+    """An archive may have brought ``data/`` among the user's own files."""
+    data = make("team/ds-v0").storage.data_path
+    for number, manifest in enumerate((False, True)):
+        folder = tmp_path / f"project-{number}"
+        shutil.copytree(data, folder / "data")
+        if manifest:
+            shutil.copy(data.parent / "manifest.json", folder)
+        (folder / "card").mkdir()
+        (folder / "card" / "card.md").write_text("mine")
+        done = minari_pipe.publish_dataset("team/ds-v0", tmp_path / f"to-{number}", folder=folder)
+        assert ("card/card.md" in done.sizes) == manifest
+
+
 def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(
     mine: Path, tmp_path: Path
 ) -> None:

@@ -435,7 +435,7 @@ def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path,
     monkeypatch.setattr("sys.argv", ["minari_pipe"])
     params = {}
     for name in ("noisy", "random"):
-        params[name] = prepare(name, recompose([f"+dataset={name}"]).config, None, folder)
+        params[name], _ = prepare(name, recompose([f"+dataset={name}"]).config, None, folder)
         check_family(name, params[name], [], folder)
     shared = family_params(params["noisy"])
     assert shared == family_params(params["random"])

@@ -20,7 +20,7 @@ def prepared(root, *overrides: str) -> dict:
     GlobalHydra.instance().clear()
     arguments = ["+dataset=cartpole_expert", "policy.policy_kwargs={}", TRAIN, *overrides]
     composed = hydra_compose.recompose(arguments)
-    return prepare(composed.name, composed.config, None, root)
+    return prepare(composed.name, composed.config, None, root)[0]
 
 
 def test_dqn_that_explores_is_measured_without_exploring(tmp_path):

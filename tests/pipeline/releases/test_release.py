@@ -19,6 +19,7 @@ from minari_pipe.errors import (
     InvalidDatasetIdError,
     MinariPipeError,
 )
+from minari_pipe.pipeline.config.dvc_yaml import inputs
 from minari_pipe.pipeline.releases.releasable import arguments
 from minari_pipe.pipeline.releases.release import release
 from minari_pipe.pipeline.stages.publish import check_released
@@ -227,6 +228,17 @@ ROWS: dict[Callable[[Workspace], None], tuple[type[MinariPipeError], str]] = {
     parent_elsewhere: (InvalidDatasetIdError, "Malformed dataset ID: ../../secret"),
     no_repository: (ConfigError, "is not a git repository"),
 }
+
+
+def test_no_folder_outside_the_workspace_is_listed(tmp_path):
+    for folder in ("work/pipelines/mine", "work/inner", "private"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.txt").touch()
+    named = [f"{tmp_path}/private", "inner/../../private", "inner"]
+    declared = {"stages": {"collect": {"cmd": "true", "deps": named}}}
+    (tmp_path / "work/pipelines/mine/dvc.yaml").write_text(yaml.safe_dump(declared))
+    found = {file for _, file in inputs(["mine"], tmp_path / "work")}
+    assert found == {f"{tmp_path}/private", "../private", "inner/a.txt"}
 
 
 @pytest.mark.parametrize(

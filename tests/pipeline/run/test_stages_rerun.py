@@ -335,16 +335,14 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stages_that_read_it(
         file.touch()
     (workspace.home / "mine.zip").touch()
     named = f"{{path: '{path.format(**places)}'}}"
-    config = recompose(
-        [
-            "+dataset=mine",
-            "+policy@ref_scores.expert=sb3",
-            "ref_scores.expert.algorithm=ppo",
-            f"ref_scores.expert.checkpoint={named}",
-            "ref_scores.ref_max_score=null",
-        ]
-    ).config
-    params = prepare("mine", config, None, workspace.root)
+    typed = [
+        "+dataset=mine",
+        "+policy@ref_scores.expert=sb3",
+        "ref_scores.expert.algorithm=ppo",
+        f"ref_scores.expert.checkpoint={named}",
+        "ref_scores.ref_max_score=null",
+    ]
+    params, _ = prepare("mine", recompose(typed).config, None, workspace.root, typed)
     stages = yaml.safe_load(dvc_yaml("mine", params, workspace.root))["stages"]
     reading = {name for name, s in stages.items() if expected.format(**places) in s.get("deps", [])}
     assert reading == {"ref_scores", "publish"}  # the latter lets it go out with the dataset
