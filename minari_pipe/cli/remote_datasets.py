@@ -7,6 +7,7 @@ from pathlib import Path
 from minari_pipe.cli.descriptions import metadata_fields, print_environments
 from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
 from minari_pipe.core.files.atomic import MANIFEST
+from minari_pipe.core.files.manifest import parsed
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes import default_address
 from minari_pipe.remotes.base import METADATA
@@ -56,7 +57,12 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
         sizes |= {file: entry.size for file, entry in there.files.items()}
         manifest = None
         if there.manifest is not None:
-            manifest = parse_manifest(there.manifest)
+            # That of a local root, which its metadata do not name, needs no sha256.
+            manifest = (
+                parse_manifest(there.manifest)
+                if there.is_named
+                else parsed(there.manifest, f"its {MANIFEST}")
+            )
             sizes[MANIFEST] = len(there.manifest)
         address = f"{remote.address.rstrip('/')}/{name}"
         if as_json:

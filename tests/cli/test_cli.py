@@ -101,6 +101,8 @@ def test_show_describes_a_dataset_and_takes_the_latest_version() -> None:
         assert text in out, text
     assert json.loads(run("show", "tests/tiny", "--json").stdout)["dataset_id"] == "tests/tiny-v1"
     assert "Did you mean 'tests/tiny-v0'" in error("show", "tests/tyni-v0")
+    root = minari_pipe.get_dataset_path()
+    assert "an old one" in run("show", f"{root}/tests/tiny-v0").stdout
 
 
 @pytest.mark.parametrize(
