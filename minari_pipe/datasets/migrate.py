@@ -31,10 +31,9 @@ from minari_pipe.storage.base import (
     has_metadata_file,
     other_format,
 )
+from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME
 from minari_pipe.storage.writer import StableBuffers
 
-#: files that stand for the whole dataset in the current layout; others beside it are not part of it
-_CURRENT_FILES = (METADATA_FILE_NAME, "main_data.hdf5")
 #: keys that only described the old layout, and keys that the new storage determines itself
 _NOT_COPIED = STORAGE_KEYS | {"flatten_observation", "flatten_action"}
 
@@ -172,10 +171,19 @@ def _candidates(source: str | os.PathLike[str]) -> Iterator[Path]:
         yield data_path_of(os.fspath(source))
     path = expand_user(source)
     refuse_tracked_links(path)
-    if path.name in _CURRENT_FILES and path.is_file() and has_metadata_file(path.parent):
+    if _is_current(path):
         yield path.parent
     yield path
     yield data_in(path)
+
+
+def _is_current(path: Path) -> bool:
+    """Return whether a file stands for its folder, a dataset of the current layout."""
+    names = (METADATA_FILE_NAME, MAIN_FILE_NAME)
+    if path.name not in names or not path.is_file() or not has_metadata_file(path.parent):
+        return False
+    found = MinariStorage.read_raw_metadata(path.parent)
+    return path.name == METADATA_FILE_NAME or found.get("data_format", "hdf5") == "hdf5"
 
 
 def _survey(storage: MinariStorage) -> tuple[list[int], list[str]]:

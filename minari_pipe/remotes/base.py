@@ -11,8 +11,8 @@ A remote has the standard's layout, the same as a local root, so that real Minar
        ├─ main_data.hdf5    the files of the format
        └─ metadata.json     holds the sha256 of the manifest; appears last
 
-A dataset exists once its ``metadata.json`` does. Other files under an id belong to an unfinished
-upload: they are never listed, and the next upload of that id takes them over or removes them.
+A dataset exists once its ``metadata.json`` does. Until then, the files that its manifest lists
+belong to an unfinished upload: the next upload of that id takes them over or removes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.links import PathLike, opener
+from minari_pipe.core.files.manifest import entries_of, parsed
 from minari_pipe.core.files.names import NO_NAMES
 from minari_pipe.core.messages import without_credentials
-from minari_pipe.errors import DatasetExistsError, MinariPipeError, RemoteError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    MinariPipeError,
+    RemoteError,
+    UnsupportedVersionError,
+)
 from minari_pipe.remotes.thread_pool import N_THREADS, OverError, ThreadPool, in_order
 
 T = TypeVar("T")
@@ -283,15 +290,41 @@ class Remote(ABC):
         raise AssertionError("the last attempt returns or raises")
 
 
-def left_over(there: Iterable[str], upload: Upload) -> list[str]:
+def left_over(
+    there: Iterable[str], upload: Upload, address: str, read_manifest: Callable[[], bytes]
+) -> list[str]:
     """Return the files at a dataset's place that an unfinished upload of other content left.
 
-    Other files there are not the dataset's, such as a dataset in a namespace of this name. Nor are
-    names such as ``data/../../a``: a client or a proxy may take them for files elsewhere.
+    Its manifest, which comes first, lists them. Files outside of ``OWN`` are not the dataset's,
+    such as a dataset in a namespace of this name. Nor are names such as ``data/../../a``: a client
+    or a proxy may take them for files elsewhere.
+
+    Args:
+        there: the names of the files at the place.
+        upload: the upload that begins.
+        address: address of the remote, for the message.
+        read_manifest: reads the manifest that is there.
+
+    Raises:
+        DatasetExistsError: there are files that no upload has left, and that this one would remove
+            or replace.
     """
-    wanted = {*upload.files, METADATA}
-    own = (name for name in there if name.startswith(OWN) and name not in wanted)
-    return [name for name in own if NO_NAMES.isdisjoint(name.split("/"))]
+    names = (name for name in there if name.startswith(OWN))
+    own = {name for name in names if NO_NAMES.isdisjoint(name.split("/"))}
+    left: set[str] = set()
+    if METADATA in own:  # of real Minari, which then adds it to the index
+        left = {METADATA, *upload.files}
+    if MANIFEST in own:
+        with suppress(CorruptDatasetError, UnsupportedVersionError):
+            listed = entries_of(parsed(read_manifest(), MANIFEST), card=True)
+            left = {METADATA, MANIFEST, *listed, *upload.files}
+    if others := sorted(own - left):
+        raise DatasetExistsError(
+            f"{address}/{upload.dataset_id} has files that are not of a dataset, such as "
+            f"{one_line(others[0])}, which an upload would remove; move them away, or upload "
+            "the dataset under another id"
+        )
+    return sorted(own - upload.files.keys() - {METADATA})
 
 
 def check_length(address: str, n_bytes: int, most: int | None = None) -> None:

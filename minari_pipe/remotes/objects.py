@@ -107,8 +107,10 @@ class ObjectStore(Remote):
             there = self.retried(partial(self.files, place))
             if METADATA in there:
                 raise other_content(self, upload.dataset_id)
+            read = partial(self.retried, partial(self.read, f"{place}/{MANIFEST}"))
+            unwanted = left_over(there, upload, self.address, read)
             self._claim(upload, there)
-            for name in left_over(there, upload):
+            for name in unwanted:
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
             self._forget_others(upload)
             works, sizes = [], []

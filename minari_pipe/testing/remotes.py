@@ -26,6 +26,8 @@ from typing import Any
 import pytest
 
 from minari_pipe.core.datasets_root import ROOT_VARIABLE, data_path_of, get_dataset_path
+from minari_pipe.core.files.checksums import entry_of_bytes
+from minari_pipe.core.files.manifest import TOTALS, compose
 from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.datasets.library import delete_dataset, list_local_datasets
 from minari_pipe.datasets.namespaces import create_namespace, get_namespace_metadata
@@ -62,11 +64,11 @@ def another_root(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
 def an_upload(dataset_id: str = ID, *, size: int = 10, seed: int = 0) -> Upload:
     """Return an upload of files in no real format, for tests of a remote's own methods."""
     data = hashlib.shake_256(str(seed).encode()).digest(size)
-    files = {
-        "data/main_data.bin": UploadSource.of(data),
-        "data/part/empty.bin": UploadSource.of(b""),
-        "manifest.json": UploadSource.of(json.dumps({"of": seed}).encode()),
-    }
+    contents = {"data/main_data.bin": data, "data/part/empty.bin": b""}
+    entries = {name: entry_of_bytes([content], sha256=True) for name, content in contents.items()}
+    totals = dict.fromkeys(TOTALS, seed)
+    contents["manifest.json"] = json.dumps(compose(totals, entries)).encode()
+    files = {name: UploadSource.of(content) for name, content in contents.items()}
     metadata = json.dumps({"dataset_id": dataset_id, "seed": seed}).encode()
     return Upload(dataset_id, files, metadata, {"example": b'{"a": 1}', "example/steps": b"{}"})
 

@@ -252,6 +252,9 @@ def test_a_file_that_lies_beside_another_dataset_is_read_alone(tmp_path):
     path = write_d4rl(tmp_path / "downloads" / "maze.hdf5", d4rl_columns([2, 3]))
     assert len(migrated(path, "d4rl/maze-v0")[0]) == 2
     assert len(migrated(path.parent / "main_data.hdf5", "new/data-v0")[0]) == 5
+    arrow, _ = migrated(path.parent / "main_data.hdf5", "new/data-v1", data_format="arrow")
+    path = path.rename(arrow.storage.data_path / "main_data.hdf5")
+    assert len(migrated(path, "d4rl/maze-v1")[0]) == 2
 
 
 def test_a_damaged_source_leaves_nothing_behind(root):

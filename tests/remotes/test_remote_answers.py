@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.errors import ConfigError, DatasetExistsError, MinariPipeError, RemoteError
 from minari_pipe.remotes import base, open_remote
 from minari_pipe.remotes.base import PART, UploadSource
 from minari_pipe.remotes.hosting import list_remote_datasets
@@ -149,8 +150,32 @@ def test_an_unfinished_upload_that_the_server_has_dropped(status, proxy, address
 
 
 def test_no_listed_name_that_leads_elsewhere_is_removed_before_an_upload() -> None:
-    listed = ["data/old.hdf5", "data/../../victim", "data/./a", "data//a", "data/metadata.json"]
-    assert base.left_over(listed, an_upload()) == ["data/old.hdf5"]
+    hostile = ["data/../../victim", "data/./a", "data//a"]
+    files = [*an_upload().files, *hostile, "data/metadata.json"]
+    content = an_upload().files["manifest.json"].read()
+    upload = replace(an_upload(), files={"data/new.hdf5": UploadSource.of(b"")})
+    found = base.left_over(files, upload, "s3://bucket", lambda: content)
+    assert found == ["data/main_data.bin", "data/part/empty.bin", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", ["data/train.csv", "policies/mine.zip", "card/x.md"])
+@pytest.mark.parametrize("manifest", [None, b"{}", b"of another upload"])
+def test_files_that_are_no_dataset_are_neither_removed_nor_replaced(
+    manifest: bytes | None, name: str, proxy, address
+) -> None:
+    remote, upload = open_remote(address), an_upload()
+    mine = {name: b"mine"}
+    if manifest is not None:
+        other = an_upload(seed=1).files["manifest.json"].read()
+        mine["manifest.json"] = manifest if manifest == b"{}" else other
+    for file, content in mine.items():
+        source = UploadSource.of(content)
+        remote._put(f"{upload.dataset_id}/{file}", source, lambda n_bytes: None)
+    told = refusal(lambda: publish(open_remote(address), upload), DatasetExistsError)
+    first = name if manifest != b"{}" else min(mine)  # a text that is no manifest is the user's
+    assert f"has files that are not of a dataset, such as {first}" in told
+    for file, content in mine.items():
+        assert open_remote(address).read(f"{upload.dataset_id}/{file}") == content
 
 
 @pytest.mark.parametrize(

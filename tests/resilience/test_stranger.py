@@ -15,6 +15,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1203,11 +1204,39 @@ def test_dvc_repro_reads_a_file_elsewhere_only_if_it_was_typed_here(workspace, e
     assert f"policy.controller.table={path}" in workspace.run(*sync, **trusted)
 
     params = workspace.root / "pipelines" / "tiny" / "params.yaml"
-    pulled = params.read_bytes()
+    pulled = params.read_text()
     params.unlink()
-    params.write_bytes(pulled)
+    params.write_text(pulled)
     done = workspace.call(*sync, **trusted)
     assert (done.returncode, fault in done.stdout) == (1, True), done.stdout
+
+    # Of two overrides the last counts, but a later commit could make use of the first.
+    word = f"- policy.controller.table={path}\n"
+    params.write_text(pulled.replace(word, f"{word}- policy.controller.table=here.txt\n"))
+    workspace.call(*sync, **trusted)  # the first time, the stages are new
+    workspace.run(*sync, **trusted)
+    expert = f"ref_scores: {{expert: {{controller: {{_target_: own.act, table: {path}}}}}}}\n"
+    config = config.replace("ref_scores: {n_episodes: 4, ref_max_score: 500.0}\n", expert)
+    conf.write_text(
+        config.replace("/policy@ref_scores.expert: random", "/policy@ref_scores.expert: scripted")
+    )
+    done = workspace.call(*sync, **trusted)
+    fault = f"tiny: ref_scores.expert.controller.table is '{path}', which is a file elsewhere"
+    assert (done.returncode, fault in done.stdout) == (1, True), done.stdout
+
+
+def test_the_name_of_a_pipeline_is_no_path_before_it_is_checked(workspace):
+    workspace.replace("conf/dataset/tiny.yaml", "collect:", "pipeline: ../work/x\ncollect:")
+    mix = "defaults: [{/policy: mixture}, _self_]\npolicy: {parents: {tiny: 1.0}}\n"
+    text = "dataset: {id: tests/mix-v0, description: a}\nauthor: {name: A}\npipeline: mix\n"
+    workspace.write_config("mix", f"# @package _global_\n{mix}{text}")
+    told = workspace.call("python", "-m", "minari_pipe.pipeline.run.sync").stdout
+    for name in ("tiny", "mix"):
+        assert f"error: {name}: pipeline name '../work/x' is not valid" in told
+    assert not (workspace.root / "pipelines" / "mix").exists()
+    mixture = schema.PolicySettings(schema.MIXTURE, {"parents": [], "scores": "../work/x"})
+    with pytest.raises(ConfigError, match="name '../work/x' is not valid"):
+        replace(config_of({}), policy=mixture).scores_pipeline("mix")
 
 
 SUBDIR = "hydra.output_subdir=.hydra"

@@ -127,9 +127,8 @@ class Workspace:
     def count_as_checked(self) -> None:
         """Let each ``params.yaml`` count as one that a run in this workspace wrote as it is."""
         for checked in (self.root / ".minari_pipe" / "checked").glob("*"):
-            checked.write_text(
-                dvc_yaml._stamp(self.root / "pipelines" / checked.name / "params.yaml")
-            )
+            stamp = dvc_yaml._stamp(self.root / "pipelines" / checked.name / "params.yaml")
+            checked.write_text(json.dumps({**json.loads(checked.read_text()), "stamp": stamp}))
 
     def clone(self, folder: Path) -> Workspace:
         """A fresh clone of what is committed, of a user with an empty home."""

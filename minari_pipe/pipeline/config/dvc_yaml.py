@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from minari_pipe.core.files.links import entries_below
+from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
@@ -330,9 +332,15 @@ def output_versions(name: str, params: Params, root: Path) -> dict[str, int]:
     return {stage.name: OUTPUT_VERSION[stage.name] for stage in stages(name, params)}
 
 
-def sync(name: str, params: Params, overrides: list[str], root: Path) -> list[str]:
+def sync(
+    name: str,
+    params: Params,
+    overrides: list[str],
+    root: Path,
+    typed: Collection[tuple[str, str]] | None = None,
+) -> list[str]:
     """Write ``params.yaml`` and ``dvc.yaml`` if they changed; return the names of those written."""
-    return write(name, files(name, params, overrides, root), root)
+    return write(name, files(name, params, overrides, root), root, typed)
 
 
 def files(name: str, params: Params, overrides: list[str], root: Path) -> dict[str, str]:
@@ -347,13 +355,28 @@ def files(name: str, params: Params, overrides: list[str], root: Path) -> dict[s
     }
 
 
-def write(name: str, texts: dict[str, str], root: Path) -> list[str]:
-    """Write the generated files of a pipeline that changed; return their names."""
+def write(
+    name: str,
+    texts: dict[str, str],
+    root: Path,
+    typed: Collection[tuple[str, str]] | None = None,
+) -> list[str]:
+    """Write the generated files of a pipeline that changed; return their names.
+
+    Args:
+        name: the pipeline's name.
+        texts: the files' texts, by name.
+        root: the workspace.
+        typed: the texts that the command line gave, see :func:`typed_here`; None if it gave none
+            anew, as where recorded overrides are applied again.
+    """
+    kept = typed_here(name, root) if typed is None else typed
     write_template(root)
     folder = inside(root, root / "pipelines" / name)
     _forget_removed(folder / "dvc.lock", texts["dvc.yaml"])
     written = [file for file, text in texts.items() if write_if_changed(folder / file, text)]
-    write_if_changed(_checked(name, root), _stamp(folder / "params.yaml"))
+    check = {"stamp": _stamp(folder / "params.yaml"), "typed": sorted(kept)}
+    write_if_changed(_checked(name, root), json.dumps(check))
     return written
 
 
@@ -362,20 +385,35 @@ def is_checked(name: str, root: Path) -> bool:
 
     That of a clone names packages and modules, whose sources become dependencies, as it likes.
     """
+    return _check(name, root) is not None
+
+
+def typed_here(name: str, root: Path) -> list[tuple[str, str]]:
+    """Return the texts, with their keys, that the last command line of a pipeline gave.
+
+    They allow reading files outside the workspace. The overrides in ``params.yaml`` do not, as they
+    may come with a clone.
+    """
+    return [(key, text) for key, text in (_check(name, root) or {}).get("typed", [])]
+
+
+def _check(name: str, root: Path) -> dict[str, Any] | None:
+    """Return what the check of ``params.yaml`` has recorded, None if the file is another one."""
     try:
+        found = json_object(_checked(name, root).read_text(encoding="utf-8"))
         stamp = _stamp(root / "pipelines" / name / "params.yaml")
-        return _checked(name, root).read_text(encoding="utf-8") == stamp
-    except (OSError, UnicodeDecodeError):
-        return False
+    except (OSError, ValueError):
+        return None
+    return found if found.get("stamp") == stamp else None
 
 
 def _checked(name: str, root: Path) -> Path:
     return root / STATE / "checked" / name
 
 
-def _stamp(path: Path) -> str:
+def _stamp(path: Path) -> list[int]:
     found = path.stat()
-    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}\n"
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def removed(lock: dict[str, Any], declared: dict[str, Any]) -> list[str]:
@@ -461,7 +499,7 @@ def _files(dependency: str, root: Path) -> set[str]:
         return {os.path.normpath(dependency)}  # a clone may name any folder: do not list it
     if not (root / dependency).is_dir():
         return {dependency}
-    entries = entries_below(root / dependency, lambda entry: entry.name == ".git")
+    entries = entries_below(inside(root, root / dependency), lambda entry: entry.name == ".git")
     files = {os.path.relpath(entry.path, root) for entry in entries if not entry.is_dir()}
     return files | {file.removesuffix(".dvc") for file in files}
 

@@ -47,7 +47,7 @@ from minari_pipe.pipeline.config.hydra_guard import (
 from minari_pipe.pipeline.config.interpolations import limit_interpolations
 from minari_pipe.pipeline.config.schema import MIXTURE, Config, Shared
 from minari_pipe.pipeline.config.typed import hydra_node, read
-from minari_pipe.pipeline.workspace import STATE, find_root
+from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, find_root
 from minari_pipe.pipeline.workspace_links import check_links
 
 #: Hydra's flags that would read files outside the workspace's configs; the last reads a pickle.
@@ -281,7 +281,8 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
     # Unresolved, as typed: resolved overrides would hold values of the environment and of files.
     words = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)
     assert isinstance(words, list)
-    return Composed(config.pipeline, config, [str(word) for word in words], body)
+    name = check_pipeline_name(config.pipeline)  # before it is a part of any path
+    return Composed(name, config, [str(word) for word in words], body)
 
 
 def family(name: str, overrides: list[str]) -> Shared:

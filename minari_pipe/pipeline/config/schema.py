@@ -511,7 +511,7 @@ class Config:
     def scores_pipeline(self, name: str) -> str:
         """Return the pipeline that measures the reference scores of pipeline ``name``."""
         if self.is_mixture:
-            return str(self.policy.arguments["scores"])
+            return check_pipeline_name(str(self.policy.arguments["scores"]))
         return self.family_name or name
 
 

@@ -20,12 +20,7 @@ from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.model_files import referenced_files
-from minari_pipe.pipeline.config.oc_env import (
-    check_engine_address,
-    check_targets,
-    literal_texts,
-    resolved,
-)
+from minari_pipe.pipeline.config.oc_env import check_engine_address, check_targets, resolved
 from minari_pipe.pipeline.config.packages import (
     editable_modules,
     has_imported,
@@ -70,7 +65,7 @@ def prepare(
     config: Config,
     previous: dict[str, Any] | None,
     root: Path,
-    typed: list[str] | None = None,
+    given: Collection[tuple[str, str]] = (),
 ) -> tuple[Config, list[str]]:
     """Check ``config`` and complete it to the content of ``params.yaml``.
 
@@ -80,15 +75,15 @@ def prepare(
         previous: the content of a ``params.yaml`` that this workspace has checked. If the config
             and the installed versions still match it, no environment is imported.
         root: the workspace, in which paths and the user's modules are looked up.
-        typed: overrides that the user typed, which may name files outside the workspace.
+        given: keys with the texts that the user typed for them, which may name files outside
+            the workspace.
 
     Returns:
-        The parameters, and the files that ``typed`` allows to read, see :func:`check_files`.
+        The parameters, and the files that ``given`` allows to read, see :func:`check_files`.
 
     Raises:
         ConfigError: or another package error, for any user mistake, before anything is written.
     """
-    given = literal_texts(typed or [], "env", "policy", "ref_scores")
     with trust.naming(trust.NAMED_FILES_VARIABLE, []):  # not those of a mixture with this parent
         named = check_files(config, root, given)
     with trust.naming(trust.NAMED_FILES_VARIABLE, named):

@@ -27,7 +27,7 @@ from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.families import check_family, family_files, is_synced, sync_family
 from minari_pipe.pipeline.config.mixtures import completed, parents
-from minari_pipe.pipeline.config.oc_env import is_set, resolved
+from minari_pipe.pipeline.config.oc_env import is_set, literal_texts, resolved
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config, Engine, params_values
 from minari_pipe.pipeline.config.validate_config import prepare
@@ -108,7 +108,8 @@ def run_pipeline(
         previous = {k: v for k, v in (recorded or {}).items() if k not in NOT_PARAMS}
         _check_dataset_choice(name, recorded or {}, overrides)
         checked = previous if dvc_yaml.is_checked(name, root) else None
-        params, named = prepare(name, config, checked or None, root, typed)
+        given = None if is_parent else literal_texts(overrides, "env", "policy", "ref_scores")
+        params, named = prepare(name, config, checked or None, root, given or ())
         stack.enter_context(naming(NAMED_FILES_VARIABLE, named))
         dataset_id, replace = params.dataset.id, _asks_to_replace(params, typed)
         own, shared = divided(overrides) if params.family_name else (overrides, [])
@@ -137,7 +138,7 @@ def run_pipeline(
                 for line in would_upload(params, root, overrides, changes, draft=draft):
                     print(f"{name}: {line}", flush=True)
             return
-        dvc_yaml.sync(name, params, own, root)
+        dvc_yaml.sync(name, params, own, root, given)
         addresses = _typed_addresses(params.engine, typed)
         stack.enter_context(naming(NAMED_ADDRESSES_VARIABLE, addresses))
         try:

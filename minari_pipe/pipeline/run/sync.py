@@ -64,8 +64,8 @@ def _sync(name: str, overrides: list[str], root: Path) -> bool:
     recorded = dvc_yaml.read_params(name, root) or {}
     previous = {k: v for k, v in recorded.items() if k not in NOT_PARAMS}
     checked = previous if dvc_yaml.is_checked(name, root) else None
-    typed = _typed_here(name, composed.config.family_name, root)
-    params, _ = prepare(name, composed.config, checked or None, root, typed)
+    given = dvc_yaml.typed_here(name, root)
+    params, _ = prepare(name, composed.config, checked or None, root, given)
     new_family = _sync_family(name, params, root)
     if previous != params_values(params) and _set_by_experiment(name, root):
         print(f"{name}: pipelines/{name}/params.yaml stays as dvc exp run set it; conf/ is ignored")
@@ -87,16 +87,6 @@ def _sync_family(name: str, params: Config, root: Path) -> bool:
     if family is None or _set_by_experiment(family, root):
         return False
     return "dvc.yaml" in sync_family(params, shared, root)
-
-
-def _typed_here(name: str, family: str | None, root: Path) -> list[str]:
-    """Return the recorded overrides of a pipeline and its family that this workspace has checked.
-
-    They were typed here, or name no file outside the workspace that the user did not trust.
-    """
-    checked = [each for each in (name, family) if each and dvc_yaml.is_checked(each, root)]
-    recorded = [(dvc_yaml.read_params(each, root) or {}).get("overrides", []) for each in checked]
-    return [override for overrides in recorded for override in overrides]
 
 
 def _known(root: Path) -> dict[str, list[str]]:

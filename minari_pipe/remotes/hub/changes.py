@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import DatasetExistsError
 from minari_pipe.remotes.base import (
@@ -77,7 +78,9 @@ class Publisher:
         )
         put |= self._describing(repo, nested, state, replaced=False)
         put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
-        removed = frozenset(f"{place}{name}" for name in left_over(there, upload))
+        read = partial(self._ask, partial(self._client.read, repo, state.commit, place + MANIFEST))
+        unwanted = left_over(there, upload, self._remote.address, read)
+        removed = frozenset(f"{place}{name}" for name in unwanted)
         return CommitChange(put, removed)
 
     def describing(self, namespace: str, metadata: bytes, state: State) -> CommitChange:

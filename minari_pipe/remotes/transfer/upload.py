@@ -100,8 +100,8 @@ def upload(
     Args:
         dataset_id: id with a version.
         remote: the remote to upload to.
-        folder: folder that holds ``data/``, of which nothing else is published if it has no
-            manifest; None means the dataset in the local root.
+        folder: folder that holds ``data/``, of which else only what its manifest lists is
+            published; None means the dataset in the local root.
         dry_run: compare both sides and send nothing.
 
     Raises:
@@ -124,18 +124,22 @@ def upload(
         metadata_bytes = _read_metadata(place / METADATA, opened.data, dataset_id)
         metadata = json.loads(metadata_bytes)
         own = read_manifest(place)
+        # What else lies in a folder that the user named is part of the dataset if it says so.
+        listed = {} if own is None else entries_of(own, card=True)
         entries = {
             name: entry_of(place / name, sha256=True, below=opened.below(name))
             for name in files_of(place)
-            # Without a manifest, nothing says that a folder beside data/ is part of the dataset.
-            if folder is None or own is not None or name.startswith("data/")
+            if folder is None or name.startswith("data/") or name in listed
         }
         metadata_there = read_whole(place / METADATA, opened.data)
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
         if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:
             raise _changing(place / METADATA)
         was_dropped = own is not None and not _counts(place, metadata, entries, own)
-        own = None if was_dropped else own
+        if was_dropped:
+            own = None
+            if folder is not None:
+                entries = {name: e for name, e in entries.items() if name.startswith("data/")}
         manifest = _manifest(place, opened, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {

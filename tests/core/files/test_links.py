@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -21,6 +22,7 @@ from minari_pipe.cli.validation import validate
 from minari_pipe.core import datasets_root
 from minari_pipe.core.files import atomic, changes, links
 from minari_pipe.core.files.changes import move_below, new_file
+from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.core.files.links import files_below, open_below, read_below
 from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.datasets import installation, library, namespaces
@@ -307,18 +309,32 @@ def test_a_folder_outside_of_the_root_is_published_without_namespaces_above_it(
     assert "public" in published.read_text()
 
 
-def test_of_a_folder_without_a_manifest_the_data_are_published_alone(tmp_path: Path) -> None:
+def test_beside_the_data_only_what_the_manifest_lists_is_published(
+    tmp_path: Path,
+) -> None:
     """An archive may have brought ``data/`` among the user's own files."""
     data = make("team/ds-v0").storage.data_path
-    for number, manifest in enumerate((False, True)):
+    manifest = json.loads((data.parent / "manifest.json").read_text())
+    foreign = json.loads(json.dumps(manifest))  # the metadata have other totals than it says
+    foreign["total_steps"] += 1
+    foreign["data"]["metadata.json"]["size"] += 1
+    card = tmp_path / "card"
+    card.mkdir()
+    (card / "card.md").write_text("a card")
+    listing = {**manifest, "card": {"card.md": entry_of(card / "card.md", sha256=True)}}
+    for number, brought in enumerate((None, manifest, foreign, listing)):
         folder = tmp_path / f"project-{number}"
         shutil.copytree(data, folder / "data")
-        if manifest:
-            shutil.copy(data.parent / "manifest.json", folder)
-        (folder / "card").mkdir()
-        (folder / "card" / "card.md").write_text("mine")
+        shutil.copytree(card, folder / "card")
+        (folder / "card" / "mine.txt").touch()
+        if brought is foreign:
+            (folder / "policies").mkdir()
+            (folder / "policies" / "mine.zip").touch()
+        if brought is not None:
+            (folder / "manifest.json").write_text(json.dumps(brought))
         done = minari_pipe.publish_dataset("team/ds-v0", tmp_path / f"to-{number}", folder=folder)
-        assert ("card/card.md" in done.sizes) == manifest
+        others = {name for name in done.sizes if not name.startswith("data/")}
+        assert others == {"manifest.json", *(["card/card.md"] if brought is listing else [])}
 
 
 def test_a_folder_that_a_link_takes_the_place_of_meanwhile_leads_nowhere(

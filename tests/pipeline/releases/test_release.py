@@ -17,6 +17,7 @@ from minari_pipe.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     InvalidDatasetIdError,
+    LinkError,
     MinariPipeError,
 )
 from minari_pipe.pipeline.config.dvc_yaml import inputs
@@ -239,6 +240,10 @@ def test_no_folder_outside_the_workspace_is_listed(tmp_path):
     (tmp_path / "work/pipelines/mine/dvc.yaml").write_text(yaml.safe_dump(declared))
     found = {file for _, file in inputs(["mine"], tmp_path / "work")}
     assert found == {f"{tmp_path}/private", "../private", "inner/a.txt"}
+    (tmp_path / "work/inner").rename(tmp_path / "work/other")
+    (tmp_path / "work/inner").symlink_to(tmp_path / "private")
+    with pytest.raises(LinkError, match="inner is a symlink"):
+        inputs(["mine"], tmp_path / "work")
 
 
 @pytest.mark.parametrize(

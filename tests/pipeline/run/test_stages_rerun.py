@@ -15,6 +15,7 @@ from minari_pipe import load_dataset
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
 from minari_pipe.pipeline.config.hydra_compose import recompose
+from minari_pipe.pipeline.config.oc_env import literal_texts
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.workspace import write_if_changed
 from tests.conftest import CHECKOUT, FULL
@@ -342,7 +343,8 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stages_that_read_it(
         f"ref_scores.expert.checkpoint={named}",
         "ref_scores.ref_max_score=null",
     ]
-    params, _ = prepare("mine", recompose(typed).config, None, workspace.root, typed)
+    given = literal_texts(typed, "ref_scores")
+    params, _ = prepare("mine", recompose(typed).config, None, workspace.root, given)
     stages = yaml.safe_load(dvc_yaml("mine", params, workspace.root))["stages"]
     reading = {name for name, s in stages.items() if expected.format(**places) in s.get("deps", [])}
     assert reading == {"ref_scores", "publish"}  # the latter lets it go out with the dataset
