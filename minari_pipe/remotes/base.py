@@ -293,7 +293,7 @@ class Remote(ABC):
 def left_over(
     there: Iterable[str], upload: Upload, address: str, read_manifest: Callable[[], bytes]
 ) -> list[str]:
-    """Return the files at a dataset's place that an unfinished upload of other content left.
+    """Return the names of the files of an unfinished upload of other content, there or not.
 
     Its manifest, which comes first, lists them. Files outside of ``OWN`` are not the dataset's,
     such as a dataset in a namespace of this name. Nor are names such as ``data/../../a``: a client
@@ -324,7 +324,8 @@ def left_over(
             f"{one_line(others[0])}, which an upload would remove; move them away, or upload "
             "the dataset under another id"
         )
-    return sorted(own - upload.files.keys() - {METADATA})
+    safe = (name for name in left if NO_NAMES.isdisjoint(name.split("/")))
+    return sorted({*safe} - upload.files.keys() - {METADATA})
 
 
 def check_length(address: str, n_bytes: int, most: int | None = None) -> None:

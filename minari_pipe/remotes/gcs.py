@@ -217,7 +217,7 @@ class GCSRemote(ObjectStore):
         except (OSError, ValueError, TypeError, KeyError):  # none, or dropped by the server
             return None, 0
 
-    def _forget_others(self, upload: Upload) -> None:
+    def _forget_others(self, upload: Upload, unwanted: list[str]) -> None:
         """Do nothing: sessions take no space in the bucket, and expire by themselves."""
 
     def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:

@@ -110,9 +110,9 @@ class ObjectStore(Remote):
             read = partial(self.retried, partial(self.read, f"{place}/{MANIFEST}"))
             unwanted = left_over(there, upload, self.address, read)
             self._claim(upload, there)
-            for name in unwanted:
+            for name in sorted(there.keys() & unwanted):
                 self.retried(partial(self._files.rm_file, self._path(f"{place}/{name}")))
-            self._forget_others(upload)
+            self._forget_others(upload, unwanted)
             works, sizes = [], []
             for name, source in upload.files.items():
                 work = partial(
@@ -167,8 +167,13 @@ class ObjectStore(Remote):
         """
 
     @abstractmethod
-    def _forget_others(self, upload: Upload) -> None:
-        """Drop unlisted remains of interrupted uploads of this id, except those to resume."""
+    def _forget_others(self, upload: Upload, unwanted: list[str]) -> None:
+        """Drop unlisted remains of interrupted uploads of these files, except those to resume.
+
+        Args:
+            upload: the upload that begins.
+            unwanted: names of the files of an earlier one.
+        """
 
     def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         self._files.pipe_file(self._path(path), source.read(0, source.size))

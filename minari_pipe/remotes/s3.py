@@ -203,13 +203,14 @@ class S3Remote(ObjectStore):
         found = [u for u in answer.get("Uploads") or () if u["Key"].startswith(prefix)]
         return sorted(found, key=lambda upload: (upload["Initiated"], upload["UploadId"]))
 
-    def _forget_others(self, upload: Upload) -> None:
+    def _forget_others(self, upload: Upload, unwanted: list[str]) -> None:
         place = f"{self.folder}{upload.dataset_id}/"
+        own = {place + name for name in (*upload.files, *unwanted)}
         large = {place + name for name, file in upload.files.items() if file.size > PART}
         found = self.retried(partial(self._unfinished, place))
         kept = {entry["Key"]: entry for entry in found if entry["Key"] in large}
         for entry in found:
-            if entry is not kept.get(entry["Key"]):
+            if entry["Key"] in own and entry is not kept.get(entry["Key"]):
                 which = {"Bucket": self.bucket, "Key": entry["Key"], "UploadId": entry["UploadId"]}
                 with suppress(FileNotFoundError):  # it ended meanwhile
                     self.retried(partial(self._call, "abort_multipart_upload", **which))

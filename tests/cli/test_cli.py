@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -258,7 +259,11 @@ def test_validate_compares_with_the_manifest_however_the_data_is_named(
         assert "has different content (xxh3_128)" in run("validate", name, code=1).stdout, name
     # It counts where a change was broken off, too.
     (data / ".minari_pipe-commit").mkdir()
-    (data.parent / "manifest.json").rename(data / ".minari_pipe-commit" / ".manifest.json")
+    manifest = data.parent / "manifest.json"
+    shutil.copy(manifest, data / ".minari_pipe-commit" / ".manifest.json")
+    before = json.loads(manifest.read_text())
+    before["data"]["main_data.hdf5"] = entry_of(data / "main_data.hdf5")
+    manifest.write_text(json.dumps(before))
     assert "has different content (xxh3_128)" in run("validate", ID, code=1).stdout
 
 

@@ -178,6 +178,18 @@ def test_files_that_are_no_dataset_are_neither_removed_nor_replaced(
         assert open_remote(address).read(f"{upload.dataset_id}/{file}") == content
 
 
+@pytest.mark.parametrize("scheme", ["s3"], indirect=True)
+def test_an_upload_gives_up_no_unfinished_upload_of_another_file(proxy, address) -> None:
+    remote, upload = open_remote(address), an_upload()
+    place = f"{remote.folder}{upload.dataset_id}"
+    for name in ("data/main_data.bin", "data/mine.csv", "raw/video.mp4"):
+        where = {"Bucket": remote.bucket, "Key": f"{place}/{name}"}
+        remote._call("create_multipart_upload", **where)
+    publish(open_remote(address), upload)
+    left = sorted(entry["Key"] for entry in remote._unfinished(f"{place}/"))
+    assert left == [f"{place}/data/mine.csv", f"{place}/raw/video.mp4"]
+
+
 @pytest.mark.parametrize(
     "content",
     [bytes(3_000_000), b"one\n--==0==\ntwo", b"ends with\r", b"\r\n", b"\n"],

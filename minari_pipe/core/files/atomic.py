@@ -288,8 +288,12 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
     is_manifest = path == directory.parent / MANIFEST
     # No transaction changes other files, such as those of the card.
     is_changed = is_manifest or path.is_relative_to(directory)
-    if is_changed and is_left(directory) and not (is_manifest and _is_other(path)):
-        commit = directory / _COMMIT
+    commit = directory / _COMMIT
+    if (
+        is_changed
+        and is_left(directory)
+        and (not is_manifest or _replaces_manifest(commit, directory.parent))
+    ):
         try:
             return read(
                 staged_manifest(commit) if is_manifest else commit / path.relative_to(directory)
@@ -323,23 +327,30 @@ def is_manifest(content: Any) -> bool:
     return isinstance(content, dict) and bool(content.keys() & {"format", "files"})
 
 
-def _holds_manifest(parent: Path) -> bool:
-    """Return whether the file beside ``data/`` is a manifest that lists the metadata there.
+def _replaces_manifest(commit: Path, parent: Path) -> bool:
+    """Return whether a commit holds the next version of the manifest beside ``data/``.
 
-    A commit, which a stranger's ``data/`` may hold, replaces no other file of this name.
+    A stranger's ``data/`` may hold a commit. It replaces no other file of this name, and decides
+    nothing about the files outside of ``data/``.
     """
     try:
-        content = json_object(read_text(parent / MANIFEST))
+        old = _listed(parent / MANIFEST)
+        new = _listed(staged_manifest(commit))
     except (OSError, ValueError, CorruptDatasetError):
         return False
-    sections = content.get("files"), content.get("data")  # of formats 1 and 2
-    names = ("data/metadata.json", "metadata.json")
-    return any(isinstance(s, dict) and n in s for s, n in zip(sections, names, strict=True))
+    metadata = "data/metadata.json"
+    return metadata in old and all(name.startswith("data/") for name in old ^ new)
 
 
-def _is_other(path: Path) -> bool:
-    """Return whether a file that is no manifest of the data beside it is in its place."""
-    return os.path.lexists(path) and not _holds_manifest(path.parent)
+def _listed(manifest: Path) -> set[str]:
+    """Return the names that a manifest lists, of format 1 or 2."""
+    content = json_object(read_text(manifest))
+    files = content.get("files", {})
+    found = set(files) if isinstance(files, dict) else set()
+    for section in ("data", "policies", "card"):
+        names = content.get(section, {})
+        found |= {f"{section}/{name}" for name in names} if isinstance(names, dict) else set()
+    return found
 
 
 def _roll_forward(directory: Path, parent: Path | None) -> None:
@@ -356,7 +367,7 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
     commit = directory / _COMMIT
     if is_left(directory):
         refuse_links(staged_manifest(commit), directory)
-        if parent is not None and _holds_manifest(parent) and staged_manifest(commit).is_file():
+        if parent is not None and _replaces_manifest(commit, parent):
             os.replace(staged_manifest(commit), parent / MANIFEST)
         move_below(commit, directory)
         remove_folder(commit)

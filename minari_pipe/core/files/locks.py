@@ -11,7 +11,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from minari_pipe.core.files.changes import remove
@@ -146,5 +146,7 @@ def _remove_abandoned(directory: Path) -> None:
     if fcntl is None:  # no lock shows whether its process is alive
         return
     for name in filter(_HIDDEN.fullmatch, os.listdir(directory)):
-        with suppress(OSError), exclusive(directory / name, wait=False):
-            remove(directory / name)
+        place = directory / name
+        locked = nullcontext() if place.is_symlink() else exclusive(place, wait=False)
+        with suppress(OSError), locked:
+            remove(place)

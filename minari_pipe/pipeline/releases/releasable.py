@@ -22,10 +22,11 @@ from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, repository
 from minari_pipe.pipeline.workspace import NOT_PARAMS, check_pipeline_name, read_catalog_entry
 
-#: Words that trust a module or a model, say where something goes, or name a file elsewhere.
-_ALLOWS = re.compile(
-    r"^-|^[^=~]*$|^[+~]*(hydra|engine|publish)\b|[=,:\[\s'\"][/~]|\.\."
-    r"|^[+~]*(ref_scores\.)?(eval_)?env\b(?!\.id=)"
+#: Words that trust no module or model, and name no file and no place where something goes.
+_ALLOWS_NOTHING = re.compile(
+    r"\+dataset=[\w-]+|pipeline=[\w.-]+|\+{0,2}(dataset|author)(\.\w+)+=.*"
+    r"|\+{0,2}(env\.id|(collect|policy|ref_scores\.(?!eval_env))[\w.]*)=[\w.+-]*",
+    re.DOTALL,
 )
 
 
@@ -56,7 +57,7 @@ def arguments(root: Path, name: str) -> str:
     A clone may have recorded some by which whoever types them would trust or send something.
     """
     overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or [f"+dataset={name}"]
-    allowing = [word for word in overrides if _ALLOWS.search(word)]
+    allowing = [word for word in overrides if not _ALLOWS_NOTHING.fullmatch(word)]
     words = shlex.join(word for word in overrides if word not in allowing)
     return f"{words} (and what you need of {shlex.join(allowing)})" if allowing else words
 

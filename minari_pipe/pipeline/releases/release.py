@@ -59,8 +59,11 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         content = _verified(root, dataset_id, entry)
         check_released(root, name, dataset_id, content)
         path = inside(root, root / "releases" / f"{dataset_id}.json")
-        if not path.is_file():
-            check_made_here(root, name)
+        is_new = not path.is_file()
+        found = {} if is_new else read_json(path)
+        if is_new or (pushes and not found.get("dvc_remote")):
+            check_made_here(root, name)  # a clone may bring the record, too
+        if is_new:
             commit = committed(root, name)
             check_current(root, name, dataset_id)
             if not pushes:  # `push` checks them itself
@@ -68,7 +71,7 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
             pushed = push(name, root) if pushes else None
             found = record(root, dataset_id, name, content, commit, pushed)
             write_atomic(path, dump_json(found))
-        elif pushes and not (found := read_json(path)).get("dvc_remote"):
+        elif pushes and not found.get("dvc_remote"):
             check_current(root, name, dataset_id)
             write_atomic(path, dump_json({**found, **where(push(name, root))}))
         settle(dataset_id, root)

@@ -80,7 +80,7 @@ class Publisher:
         put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
         read = partial(self._ask, partial(self._client.read, repo, state.commit, place + MANIFEST))
         unwanted = left_over(there, upload, self._remote.address, read)
-        removed = frozenset(f"{place}{name}" for name in unwanted)
+        removed = frozenset(f"{place}{name}" for name in there.keys() & unwanted)
         return CommitChange(put, removed)
 
     def describing(self, namespace: str, metadata: bytes, state: State) -> CommitChange:

@@ -29,7 +29,7 @@ from minari_pipe.core.dataset_id import namespace_hierarchy, parse_dataset_id, r
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path, writing_below_root
 from minari_pipe.core.files.atomic import MANIFEST, remove_all_but
 from minari_pipe.core.files.changes import remove, remove_folder
-from minari_pipe.core.files.links import opener
+from minari_pipe.core.files.links import opener, read_below
 from minari_pipe.core.files.locks import common_folder, exclusive
 from minari_pipe.core.files.manifest import entries_of, file_faults, readable_manifest
 from minari_pipe.core.files.names import check_names, is_part
@@ -41,6 +41,7 @@ from minari_pipe.datasets.namespaces import refuse_datasets, write_namespace
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
+    LinkError,
     MinariPipeError,
     RemoteError,
     UnsupportedVersionError,
@@ -141,6 +142,8 @@ def remove_leftovers() -> None:
     """Remove the remains of killed downloads, unless a later run can still resume them."""
     for folder in get_dataset_path().glob(".download-*"):
         with suppress(OSError):
+            if folder.is_symlink():
+                continue
             is_of_use = (folder / "dataset").exists()
             if is_of_use and time.time() - folder.stat().st_mtime < _KEPT:
                 continue
@@ -249,9 +252,10 @@ def _resume(stage: Path, expected: Expected) -> None:
     )
     record = stage / _RECORD
     sizes: dict[Path, int] = {}
-    if record.is_file() and record.read_bytes() == text.encode():
-        files = expected.files.items()
-        sizes = {stage / "dataset" / name: file.size for name, file in files if file.sha256}
+    with suppress(OSError, LinkError):
+        if record.is_file() and read_below(record, stage) == text.encode():
+            files = expected.files.items()
+            sizes = {stage / "dataset" / name: file.size for name, file in files if file.sha256}
     remove_all_but(stage, sizes)
     record.write_text(text, encoding="utf-8")
     os.utime(stage)  # the time for which it is kept starts now

@@ -28,7 +28,7 @@ import minari_pipe
 from minari_pipe import EpisodeBuffer, MinariDataset, load_dataset
 from minari_pipe.cli import app
 from minari_pipe.core.files import atomic, manifest
-from minari_pipe.core.files.checksums import Pieces
+from minari_pipe.core.files.checksums import Pieces, entry_of
 from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import (
@@ -785,6 +785,30 @@ def test_a_commit_replaces_no_file_of_the_user_that_has_the_name_of_a_manifest(
     else:
         minari_pipe.MinariDataset(data).storage.update_metadata({"author": {"Ada"}})
     assert json.loads((tmp_path / "mine" / MANIFEST).read_text()) == theirs
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_a_commit_decides_nothing_about_files_outside_the_data(
+    has_manifest: bool, tmp_path: Path
+) -> None:
+    """A stranger's ``data/`` may hold one that lists files of the user."""
+    data = Path(shutil.copytree(create().storage.data_path, tmp_path / "mine" / "data"))
+    manifest = tmp_path / "mine" / MANIFEST
+    own = (folder(load_dataset(ID)) / MANIFEST).read_bytes()
+    if has_manifest:
+        manifest.write_bytes(own)
+    for name in ("card", "policies"):
+        (tmp_path / "mine" / name).mkdir()
+        (tmp_path / "mine" / name / "mine.txt").write_text("mine")
+    listed = {"mine.txt": entry_of(tmp_path / "mine" / "card" / "mine.txt")}
+    (data / ".minari_pipe-commit").mkdir()
+    planted = json.dumps({**json.loads(own), "card": listed, "policies": listed})
+    (data / ".minari_pipe-commit" / ".manifest.json").write_text(planted)
+    told = CliRunner().invoke(app, ["validate", str(data)]).stdout
+    assert "different content" not in told and ("mine.txt" in told) == has_manifest
+    done = minari_pipe.publish_dataset(ID, tmp_path / "remote", folder=tmp_path / "mine")
+    assert set(done.sizes) == {"data/main_data.hdf5", "data/metadata.json", MANIFEST}
+    assert not has_manifest or manifest.read_bytes() == own
 
 
 def test_a_change_that_is_left_says_nothing_of_the_checkpoints() -> None:

@@ -292,6 +292,15 @@ def test_a_release_takes_off_the_drafts_marker_and_can_be_repeated(released, mon
     assert not (released.minari_root / ID / "draft.json").exists()
 
 
+def test_a_record_that_a_clone_brings_does_not_stand_for_a_run(released, tmp_path, monkeypatch):
+    """One without a remote is completed by the next release, which reads what is to be pushed."""
+    workspace = released.copy(tmp_path)
+    params_of_a_clone(workspace)
+    here(workspace, monkeypatch)
+    with pytest.raises(ConfigError, match=r"mine/params.yaml was not written in this workspace"):
+        release(ID)
+
+
 @pytest.mark.parametrize("what", ["config", "content"])
 def test_a_released_version_cannot_change(what, released, tmp_path):
     workspace = released.copy(tmp_path)
@@ -391,13 +400,19 @@ ALLOWING = (
     "+env.kwargs.xml_file='../x.xml'",
     "env.kwargs.xml_file=./models/x.xml",
     "ref_scores.eval_env={id: Ant-v5, kwargs: {xml_file: x.xml}}",
+    "policy.checkpoint.path=str(/home/me/x.zip)",
+    "policy.checkpoint={path:str(/home/me/x.zip)}",
+    "++ref_scores={eval_env:{kwargs:{xml_file:./x.xml}}}",
+    "ref_scores.eval_env.kwargs.xml_file=x.xml",
+    "policy@x=/home/me",
 )
 
 
 @pytest.mark.parametrize("word", ALLOWING)
 def test_advice_has_whoever_follows_it_type_nothing_that_allows_more(word, tmp_path):
     """A clone may have recorded it."""
-    write_params(tmp_path, ["+dataset=mine", word, "collect.seed=1", "dataset.id=a/b-v0"])
+    plain = ["+dataset=mine", "collect.seed=1", "dataset.id=a/b-v0", "env.id=A-v0", "policy=sb3"]
+    write_params(tmp_path, [*plain, word])
     told, _, other = arguments(tmp_path, "mine").partition(" (and what you need of ")
-    assert shlex.split(told) == ["+dataset=mine", "collect.seed=1", "dataset.id=a/b-v0"]
+    assert shlex.split(told) == plain
     assert other == f"{shlex.quote(word)})"
