@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
-from minari_pipe.core.files.links import OpenedFolder, refuse_link, refuse_links
-from minari_pipe.core.git import refuse_tracked_links_once
+from minari_pipe.core.files.links import OpenedFolder, PathLike, refuse_link, refuse_links
+from minari_pipe.core.git import refuse_tracked_links, refuse_tracked_links_once
 from minari_pipe.errors import ConfigError, CorruptDatasetError, InvalidDatasetIdError
 
 ROOT_VARIABLE = "MINARI_DATASETS_PATH"
@@ -137,6 +137,19 @@ def id_at(data: Path) -> str | None:
     except InvalidDatasetIdError:
         return None
     return name
+
+
+def refuse_foreign_links(path: PathLike) -> None:
+    """Raise if a symlink that need not be the user's own lies on the way to a path that they named.
+
+    These are the symlinks that git tracks, or has tracked, and all below the datasets root.
+
+    Raises:
+        LinkError: names the symlink.
+    """
+    refuse_tracked_links(path)
+    if root := root_of(Path(path)):
+        refuse_links(path, root)
 
 
 def root_of(path: Path) -> Path | None:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.datasets_root import get_dataset_path
+from minari_pipe.core.datasets_root import get_dataset_path, refuse_foreign_links
 from minari_pipe.core.episode import EpisodeMetadataCallback, StepDataCallback
 from minari_pipe.core.metadata import MINARI_VERSION
 from minari_pipe.datasets.dataset import MinariDataset
@@ -145,6 +145,7 @@ class DataCollectorV0(DataCollector):
         if "dataset_id" not in metadata and (name := _id_of(target)) is not None:
             metadata["dataset_id"] = name
         metadata["minari_version"] = MINARI_VERSION
+        refuse_foreign_links(target)
         if target.is_file() or (target.is_dir() and any(target.iterdir())):
             raise DatasetExistsError(f"{target} already exists and is not empty")
         target.parent.mkdir(parents=True, exist_ok=True)

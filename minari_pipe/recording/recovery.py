@@ -20,10 +20,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from minari_pipe.core.datasets_root import get_dataset_path, root_of
+from minari_pipe.core.datasets_root import get_dataset_path, refuse_foreign_links
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.links import refuse_links
-from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.datasets.create import Description
 from minari_pipe.datasets.dataset import MinariDataset
@@ -212,9 +210,7 @@ def _chosen(leftover: Leftover | PathLike | None) -> Leftover:
         path = Path(leftover.path if isinstance(leftover, Leftover) else leftover)
         if path.name == JOURNAL:
             path = path.parent
-        refuse_tracked_links(path)
-        if root := root_of(path):
-            refuse_links(path, root)
+        refuse_foreign_links(path)
         # read again: it may be gone or in use by now
         if (path / JOURNAL).is_file():
             return _of_journal(path / JOURNAL)

@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from minari_pipe.core.datasets_root import refuse_foreign_links
 from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.environments import make_by_spec
 from minari_pipe.core.episode import EpisodeBuffer
@@ -409,6 +410,7 @@ def _beginning(
             "observation space"
         )
     storage_class = get_minari_storage(data_format)
+    refuse_foreign_links(data_path)
     if (data_path / METADATA_FILE_NAME).exists() or other_format(data_path) is not None:
         raise DatasetExistsError(
             f"A dataset is already available at {data_path}. Delete it or specify another path"

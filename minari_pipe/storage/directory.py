@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.core.files.atomic import check_size, transaction
+from minari_pipe.core.files.atomic import check_size, holds_other, transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
 from minari_pipe.core.files.manifest import write_manifest
@@ -108,7 +108,7 @@ class DirectoryStorage(MinariStorage):
             entries = writer.entries() or _entries_below(data_path)
             sizes = {name: entry["size"] for name, entry in entries.items()}
             entries[METADATA_FILE_NAME] = _write_metadata(data_path, metadata, sizes)
-            if data_path.name == "data":
+            if data_path.name == "data" and not holds_other(data_path.parent):
                 write_manifest(data_path.parent, metadata, entries)
             storage._wrote(writer)
         except BaseException:

@@ -7,9 +7,14 @@ import os
 import shutil
 from pathlib import Path
 
+import gymnasium as gym
+import h5py
 import pytest
+from gymnasium.spaces import Discrete
 
 from minari_pipe import (
+    DataCollectorV0,
+    MinariStorage,
     delete_dataset,
     load_dataset,
     migrate_dataset,
@@ -19,7 +24,7 @@ from minari_pipe.cli import app
 from minari_pipe.core.files.fetch import locate
 from minari_pipe.core.git import git, refuse_tracked_links
 from minari_pipe.datasets.examples import step_index_dataset
-from minari_pipe.errors import LinkError
+from minari_pipe.errors import DatasetExistsError, LinkError
 from minari_pipe.pipeline.config.schema import Source
 from minari_pipe.recording.recovery import discard, recover
 from minari_pipe.remotes.directory import DirectoryRemote
@@ -176,6 +181,47 @@ def test_no_remote_and_no_root_is_reached_by_a_link_of_a_repository(clone, tmp_p
     with pytest.raises(LinkError):
         delete_dataset(dataset.id)
     assert os.listdir(tmp_path / "mine") == ["inner"]
+
+
+@pytest.mark.filterwarnings("ignore:DataCollectorV0")
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_no_storage_is_made_through_a_link_of_a_repository_or_a_root(
+    data_format, clone, tmp_path, monkeypatch
+):
+    root = tmp_path / "root"
+    (root / "door" / "x-v0").mkdir(parents=True)
+    (root / "door" / "x-v0" / "data").symlink_to(tmp_path / "mine")
+    (root / "gate").symlink_to(tmp_path / "mine")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    spaces = {"observation_space": Discrete(2), "action_space": Discrete(2)}
+    metadata = {"dataset_id": "door/x-v0"}
+    for place in ("link/data", clone / "link/x/data", root / "door/x-v0/data", root / "gate/data"):
+        for make in (
+            lambda path: MinariStorage.new(path, **spaces, data_format=data_format),
+            lambda path: MinariStorage.create(
+                path, [], metadata=metadata, **spaces, data_format=data_format
+            ),
+            DataCollectorV0(gym.make("CartPole-v1")).save_to_disk,
+        ):
+            with pytest.raises(LinkError, match="is a symlink to"):
+                make(place)
+    assert os.listdir(tmp_path / "mine") == ["inner"]
+    assert os.listdir(tmp_path / "mine" / "inner") == []
+
+
+def test_a_new_storage_replaces_no_file_of_the_users(tmp_path):
+    spaces = {"observation_space": Discrete(2), "action_space": Discrete(2)}
+    (tmp_path / "data").mkdir()
+    with h5py.File(tmp_path / "data" / "main_data.hdf5", "w") as file:
+        file["mine"] = [1]
+    with pytest.raises(DatasetExistsError, match=r"main_data\.hdf5 already exists"):
+        MinariStorage.new(tmp_path / "data", **spaces)
+    (tmp_path / "manifest.json").write_text("mine")
+    metadata = {"dataset_id": "door/x-v0"}
+    MinariStorage.create(tmp_path / "data", [], metadata=metadata, **spaces, data_format="arrow")
+    assert (tmp_path / "manifest.json").read_text() == "mine"
+    with h5py.File(tmp_path / "data" / "main_data.hdf5") as file:
+        assert [*file] == ["mine"]
 
 
 def test_an_id_means_the_dataset_of_the_root_before_a_folder_of_that_name(

@@ -48,6 +48,7 @@ _RESERVE, _SPACE = 0x40305828, struct.Struct("=hh4xqq24x")
 
 #: the file beside the data directory of a dataset; a transaction may change it
 MANIFEST = "manifest.json"
+_METADATA = "data/metadata.json"
 #: largest sizes in bytes of files that are read whole, by name, as they may come from a stranger; a
 #: manifest has 35 bytes for each MiB of data
 LARGEST = {"metadata.json": 2**24, "namespace_metadata.json": 2**24, MANIFEST: 2**28}
@@ -338,8 +339,17 @@ def _replaces_manifest(commit: Path, parent: Path) -> bool:
         new = _listed(staged_manifest(commit))
     except (OSError, ValueError, CorruptDatasetError):
         return False
-    metadata = "data/metadata.json"
-    return metadata in old and all(name.startswith("data/") for name in old ^ new)
+    return _METADATA in old and all(name.startswith("data/") for name in old ^ new)
+
+
+def holds_other(parent: Path) -> bool:
+    """Return whether a file beside ``data/`` has the name of a manifest, but lists no metadata."""
+    try:
+        return _METADATA not in _listed(parent / MANIFEST)
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, CorruptDatasetError):
+        return True
 
 
 def _listed(manifest: Path) -> set[str]:

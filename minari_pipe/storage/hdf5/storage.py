@@ -46,7 +46,12 @@ from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_field
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.links import OpenedFolder, open_below, status_below
 from minari_pipe.core.files.manifest_update import pieces_named
-from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, LinkError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    LinkError,
+)
 from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage
 from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile
@@ -99,7 +104,12 @@ class HDF5Storage(DirectoryStorage):
     @classmethod
     def _create_files(cls, data_path: Path) -> None:
         path = data_path / MAIN_FILE_NAME
-        os.close(open_below(path, data_path, os.O_WRONLY | os.O_CREAT))  # as real Minari begins
+        try:  # as real Minari begins
+            os.close(open_below(path, data_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            raise DatasetExistsError(
+                f"{path} already exists and is not of a dataset; specify another path"
+            ) from None
 
     def get_episode_metadata(self, episode_indices: Iterable[int]) -> Iterator[dict[str, Any]]:
         """Yield the attributes of episodes."""

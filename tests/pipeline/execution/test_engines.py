@@ -38,7 +38,7 @@ from minari_pipe.pipeline.execution.inputs import Expected
 from minari_pipe.pipeline.stages.collect import collect
 from minari_pipe.pipeline.stages.create import create
 from minari_pipe.policies.checkpoint import write_checkpoint
-from tests.conftest import FULL
+from tests.conftest import CHECKOUT, FULL
 from tests.pipeline.stages.test_collect_create import DATASET
 from tests.support.engine_works import ShuffledEngine, Text, Told, scheduler
 from tests.support.ray_clusters import two_nodes
@@ -314,6 +314,34 @@ def test_ray_on_this_machine_writes_nothing_to_the_home(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_of_ray_import_nothing_of_the_folder_below_uv_run(tmp_path):
+    """Ray takes the current folder of whatever ``uv run`` has started for the user's project."""
+    (tmp_path / "sitecustomize.py").write_text("open(__file__ + '.ran', 'w')\n")
+    (tmp_path / "run").write_text(
+        "import subprocess, sys\nsys.exit(subprocess.run(sys.argv[1:]).returncode)\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from dataclasses import replace\n"
+        "from tests.pipeline.execution.test_engines import *\n"
+        "with make_engine(replace(SETTINGS, name='ray', n_workers=1)) as engine:\n"
+        "    engine.submit(1, call(Path('out').absolute(), Text('a'), 0))\n"
+        "    print(outcomes(engine, 1)[1].value['text'])\n"
+    )
+    (tmp_path / "out").mkdir()
+    done = subprocess.run(
+        ["uv", "run", sys.executable, "-P", "-c", code],
+        executable=sys.executable,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "a\n", done.stderr[-2000:]
+    assert not list(tmp_path.glob("*.ran"))
 
 
 # --- what can be wrong with an engine

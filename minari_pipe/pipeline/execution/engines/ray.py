@@ -174,6 +174,8 @@ def _run(call: Call) -> Outcome:
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send nothing unless asked
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Below a process `uv run`, Ray would upload the current folder and let workers import from it.
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     try:
         import ray
     except ModuleNotFoundError as exc:
