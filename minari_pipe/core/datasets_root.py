@@ -152,6 +152,24 @@ def refuse_foreign_links(path: PathLike) -> None:
         refuse_links(path, root)
 
 
+def check_data_link(path: Path) -> None:
+    """Raise if ``data`` in the datasets root is a symlink that is not the user's to other data.
+
+    Called on every open and change; other paths pass.
+
+    Raises:
+        LinkError: git tracks the symlink, or it leads to something else than the ``data`` of a
+            dataset, such as a namespace, of which all datasets would be published.
+    """
+    if path.name != "data" or not path.is_symlink() or (root := root_of(path)) is None:
+        return
+    refuse_tracked_links(path)
+    end = Path(os.path.realpath(path))
+    hidden = any(part.startswith(".") for part in Path(os.path.relpath(end, root)).parts)
+    if end.name != "data" or (end.is_relative_to(os.path.realpath(root)) and hidden):
+        refuse_link(os.fspath(path))
+
+
 def root_of(path: Path) -> Path | None:
     """Return the datasets root, spelled as in a path that lies in it, else None.
 
@@ -183,6 +201,7 @@ def open_folder(path: Path) -> OpenedFolder:
         ...     os.fspath(open_folder(Path(folder))) == folder
         True
     """
+    check_data_link(path)
     return OpenedFolder(path, root_of(path))
 
 

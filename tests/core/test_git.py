@@ -14,6 +14,7 @@ from gymnasium.spaces import Discrete
 
 from minari_pipe import (
     DataCollectorV0,
+    MinariDataset,
     MinariStorage,
     delete_dataset,
     load_dataset,
@@ -21,10 +22,11 @@ from minari_pipe import (
     publish_dataset,
 )
 from minari_pipe.cli import app
+from minari_pipe.core.files.atomic import transaction
 from minari_pipe.core.files.fetch import locate
 from minari_pipe.core.git import git, refuse_tracked_links
 from minari_pipe.datasets.examples import step_index_dataset
-from minari_pipe.errors import DatasetExistsError, LinkError
+from minari_pipe.errors import DatasetExistsError, LinkError, MinariPipeError
 from minari_pipe.pipeline.config.schema import Source
 from minari_pipe.recording.recovery import discard, recover
 from minari_pipe.remotes.directory import DirectoryRemote
@@ -207,6 +209,45 @@ def test_no_storage_is_made_through_a_link_of_a_repository_or_a_root(
                 make(place)
     assert os.listdir(tmp_path / "mine") == ["inner"]
     assert os.listdir(tmp_path / "mine" / "inner") == []
+
+
+@pytest.mark.parametrize(
+    ("target", "tracked"),
+    [
+        ("../../mine/x-v0/data", True),
+        ("../../mine", True),
+        ("../../mine", False),  # a namespace
+        ("../../mine/x-v0", False),
+        ("../../.minari_pipe", False),
+        ("../../.minari_pipe/x/data", False),
+    ],
+)
+def test_data_of_the_root_that_are_a_link_to_no_other_data_are_refused(target, tracked, tmp_path):
+    own = step_index_dataset("mine/x-v0").storage.data_path
+    root = own.parent.parent.parent
+    (root / ".minari_pipe" / "x" / "data").mkdir(parents=True)
+    shutil.copytree(own, root / "mine", dirs_exist_ok=True)  # reads like a dataset of its own
+    (root / "theirs" / "x-v0").mkdir(parents=True)
+    link = root / "theirs" / "x-v0" / "data"
+    link.symlink_to(target)
+    if tracked:
+        assert git(root / "theirs", "init", "--quiet").returncode == 0
+        assert git(root / "theirs", "add", "--all").returncode == 0
+    (root / "mine" / ".minari_pipe-commit" / "x-v0").mkdir(parents=True)
+    (root / "mine" / ".minari_pipe-commit" / "x-v0" / "mine.txt").write_text("theirs")
+    before = sorted(root.rglob("*"))
+    for use in (
+        lambda: load_dataset("theirs/x-v0"),
+        lambda: migrate_dataset("theirs/x-v0", "new/x-v0"),
+        lambda: publish_dataset("theirs/x-v0", tmp_path / "remote"),
+        lambda: publish_dataset("theirs/x-v0", tmp_path / "remote", dry_run=True),
+        lambda: MinariDataset(link),
+        lambda: transaction(link).__enter__(),
+    ):
+        with pytest.raises(MinariPipeError):
+            use()
+    assert not (tmp_path / "remote" / "theirs").exists()
+    assert sorted(root.rglob("*")) == before
 
 
 def test_a_new_storage_replaces_no_file_of_the_users(tmp_path):

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minari_pipe.core.datasets_root import root_of, writing_below_root
+from minari_pipe.core.datasets_root import check_data_link, root_of, writing_below_root
 from minari_pipe.core.files.changes import move_below, new_file, remove, remove_folder
 from minari_pipe.core.files.links import (
     PathLike,
@@ -204,6 +204,7 @@ def transaction(directory: Path) -> Iterator[Path]:
         ConfigError: the directory is read-only.
     """
     root = root_of(directory)
+    check_data_link(directory)
     try:
         with (
             held_folder(directory.parent, root or directory.parent) as parent,
@@ -259,6 +260,7 @@ def settle(directory: Path) -> None:
     if not is_left(directory):
         return
     root = root_of(directory)
+    check_data_link(directory)
     with (
         held_folder(directory.parent, root or directory.parent) as parent,
         held_folder(directory, root or directory, may_be_link=True) as held,

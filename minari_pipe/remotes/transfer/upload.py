@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from minari_pipe.core.dataset_id import check_new_dataset_id, namespace_hierarchy, parse_dataset_id
-from minari_pipe.core.datasets_root import data_in, data_path_of, open_folder, root_of
+from minari_pipe.core.datasets_root import (
+    check_data_link,
+    data_in,
+    data_path_of,
+    open_folder,
+    root_of,
+)
 from minari_pipe.core.files.atomic import MANIFEST, read_whole, settle
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import OpenedFolder, status_below
@@ -119,7 +125,9 @@ def upload(
         refuse_tracked_links(folder)
     place = folder or _local(dataset_id)
     with _there(place):
-        settle(place / "data" if folder is None else data_in(folder))
+        data = place / "data" if folder is None else data_in(folder)
+        check_data_link(data)
+        settle(data)
         opened = _Opened(open_folder(place), OpenedFolder(place / "data", root_of(place) or place))
         metadata_bytes = _read_metadata(place / METADATA, opened.data, dataset_id)
         metadata = json.loads(metadata_bytes)

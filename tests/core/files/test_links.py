@@ -495,11 +495,13 @@ def test_links_are_refused_where_a_system_has_no_descriptors_of_folders(
     append(ID, tmp_path)
     dataset = pickle.loads(pickle.dumps(minari_pipe.load_dataset(ID)))
     assert len(list(dataset.iterate_episodes())) == 4
-    data.rename(data.with_name("aside"))
-    data.symlink_to(data.with_name("aside"))  # in the root
+    aside = data.parent.with_name("aside-v0") / "data"
+    aside.parent.mkdir()
+    data.rename(aside)
+    data.symlink_to(aside)  # in the root
     assert len(list(minari_pipe.load_dataset(ID))) == 4
     data.unlink()
-    shutil.move(data.with_name("aside"), mine / "data")
+    shutil.move(aside, mine / "data")
     data.symlink_to(mine / "data")
     for use in (read, verify, upload):
         with pytest.raises(CorruptDatasetError, match="is a symlink"):
