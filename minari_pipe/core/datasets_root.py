@@ -164,9 +164,9 @@ def check_data_link(path: Path) -> None:
     if path.name != "data" or not path.is_symlink() or (root := root_of(path)) is None:
         return
     refuse_tracked_links(path)
-    end = Path(os.path.realpath(path))
-    hidden = any(part.startswith(".") for part in Path(os.path.relpath(end, root)).parts)
-    if end.name != "data" or (end.is_relative_to(os.path.realpath(root)) and hidden):
+    end, top = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    parts = end.relative_to(top).parts if end.is_relative_to(top) else ()  # else refused elsewhere
+    if end.name != "data" or any(part.startswith(".") for part in parts):
         refuse_link(os.fspath(path))
 
 

@@ -250,6 +250,16 @@ def test_data_of_the_root_that_are_a_link_to_no_other_data_are_refused(target, t
     assert sorted(root.rglob("*")) == before
 
 
+def test_data_may_be_a_link_of_the_users_to_other_data_where_the_root_is_one(tmp_path, monkeypatch):
+    own = step_index_dataset("mine/x-v0").storage.data_path
+    (tmp_path / "root").symlink_to(own.parent.parent.parent)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    link = tmp_path / "root" / "also" / "x-v0" / "data"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../../mine/x-v0/data")
+    assert len(load_dataset("also/x-v0")) == len(load_dataset("mine/x-v0"))
+
+
 def test_a_new_storage_replaces_no_file_of_the_users(tmp_path):
     spaces = {"observation_space": Discrete(2), "action_space": Discrete(2)}
     (tmp_path / "data").mkdir()
