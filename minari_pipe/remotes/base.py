@@ -324,8 +324,7 @@ def left_over(
             f"{one_line(others[0])}, which an upload would remove; move them away, or upload "
             "the dataset under another id"
         )
-    safe = (name for name in left if NO_NAMES.isdisjoint(name.split("/")))
-    return sorted({*safe} - upload.files.keys() - {METADATA})
+    return sorted(left - upload.files.keys() - {METADATA})
 
 
 def check_length(address: str, n_bytes: int, most: int | None = None) -> None:

@@ -304,8 +304,12 @@ class _Remembered:
         if self._changed and self.saves:
             # Drop the entries of deleted files, which would stay forever, and of files elsewhere,
             # whose names do not belong in a folder that a clone may track.
-            kept = [Path(f) for f in self._known if Path(f).is_relative_to(self._root)]
-            files = {str(f): self._known[str(f)] for f in kept if f.is_file()}
+            known = ((Path(file), entry) for file, entry in self._known.items())
+            files = {
+                str(file): entry
+                for file, entry in known
+                if file.is_relative_to(self._root) and file.is_file()
+            }
             write_atomic(self._path, json.dumps({"reader": _READER, "files": files}))
             self._changed = False
 
