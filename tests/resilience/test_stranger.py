@@ -765,6 +765,7 @@ SETTINGS = {
     "in capitals": "[CACHE]\n type=symlink\n",
     "a remote as cache": "[cache]\n local = evil\n['remote \"evil\"']\n url = {elsewhere}\n",
     "core.site_cache_dir": "[core]\n    site_cache_dir = {elsewhere}\n",
+    "cache.shared": "[cache]\n    shared = group\n",
     "core.hardlink_lock": "[core]\n    hardlink_lock = true\n",
     "core.autostage": "[core]\n    autostage = true\n",
     "cache.dir": "[cache]\n    dir = {elsewhere}\n",
@@ -1338,13 +1339,12 @@ def test_a_storage_that_the_user_names_holds_no_link(address, workspace, elsewhe
     assert hashes(elsewhere) == before
 
 
-@pytest.mark.parametrize("link", ["store", "store/runs"])
 def test_no_cache_and_no_remote_of_the_user_s_is_reached_by_a_link_of_a_repository(
-    link, workspace, elsewhere, tmp_path
+    workspace, elsewhere, tmp_path
 ):
     """The workspace is a folder of a clone."""
     before = hashes(elsewhere)
-    place = tmp_path / "clone" / link
+    place = tmp_path / "clone" / "store"
     place.parent.mkdir(parents=True)
     place.symlink_to(elsewhere)
     assert git(tmp_path / "clone", "init", "--quiet").returncode == 0

@@ -42,9 +42,10 @@ from minari_pipe.pipeline.execution.stage import (
 )
 from minari_pipe.pipeline.processes import DRIVER_VARIABLE, exclusive, identity
 from minari_pipe.pipeline.published import released, released_manifest
+from minari_pipe.pipeline.run import dvc_run_cache
 from minari_pipe.pipeline.run.dry_run import DryRun
 from minari_pipe.pipeline.run.dvc_ignore import refuse_hidden
-from minari_pipe.pipeline.run.dvc_repair import mend, remove_broken_run_caches, remove_wrong_entries
+from minari_pipe.pipeline.run.dvc_repair import mend, remove_wrong_entries
 from minari_pipe.pipeline.run.dvc_settings import check_dvc, quiet_dvc, repository
 from minari_pipe.pipeline.run.install import check_before, install, would_install
 from minari_pipe.pipeline.run.pull import Pull
@@ -374,7 +375,7 @@ def _reproduce(name: str, root: Path, pull: Pull | None = None) -> list[str]:
     def work() -> None:
         declared = f"pipelines/{name}/dvc.yaml"
         with pull.repository(name, root) if pull else repository(root, [declared]) as repo:
-            remove_broken_run_caches(repo)
+            dvc_run_cache.remove_broken(repo)
             refuse_hidden(repo.index.stages)
             refuse_hidden(repo.reproduce([declared], single_item=True))  # what they have written
 

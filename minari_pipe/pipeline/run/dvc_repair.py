@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import yaml
 
-from minari_pipe.core.files.links import refuse_link
-from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.json_object import json_object
 from minari_pipe.pipeline.execution.inputs import recorded_otherwise
 from minari_pipe.pipeline.execution.stage import reports_folder
 from minari_pipe.pipeline.generated_yaml import generated, load_yaml
+from minari_pipe.pipeline.run import dvc_run_cache
 from minari_pipe.pipeline.workspace import read_json, write_atomic
 
 if TYPE_CHECKING:
-    from dvc.repo import Repo
+    pass
 
 
 def mend(name: str, root: Path, *, wait: bool = True) -> None:
@@ -162,42 +160,6 @@ def _dvc_lock(root: Path, *, wait: bool) -> Iterator[None]:
         yield
 
 
-def _run_cache(repo: Repo) -> Path:
-    """Return the folder of DVC's run cache.
-
-    Raises:
-        LinkError: it is reached by a link of a git repository, or holds a link.
-    """
-    folder = Path(repo.stage_cache.cache_dir)
-    refuse_tracked_links(folder)
-    for place in (*folder.glob("*"), *folder.glob("*/*")):
-        if place.is_symlink():
-            refuse_link(os.fspath(place))
-    return folder
-
-
-def remove_broken_run_caches(repo: Repo) -> None:
-    """Remove what a kill left in DVC's run cache and DVC cannot handle.
-
-    These are half-written entries, which DVC takes for complete ones, and empty folders.
-    """
-    folders = list(_run_cache(repo).glob("*/*"))
-    halves = [path for folder in folders for path in folder.glob(".*.tmp")]
-    empty = [folder for folder in folders if not any(folder.iterdir())]
-    if not (halves or empty):
-        return
-    with repo.lock:
-        for path in halves:
-            with suppress(OSError):  # renamed in the meantime
-                # A run in another workspace with the same cache may be writing a young file. It
-                # renames the file before it is a second old.
-                time.sleep(max(0.0, min(1.0, path.stat().st_mtime + 1 - time.time())))
-                path.unlink()
-        for folder in {*empty, *(path.parent for path in halves)}:
-            with suppress(OSError):  # filled in the meantime, or not empty
-                folder.rmdir()
-
-
 def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
     """Remove the stages from ``dvc.lock`` whose recorded dependencies are not those they used.
 
@@ -223,7 +185,7 @@ def remove_wrong_entries(name: str, root: Path) -> tuple[str, str] | None:
 
     with _dvc_lock(root, wait=True):
         entries = [lock["stages"].pop(stage) for stage in wrong]
-        for cached in _run_cache(Repo(str(root))).glob("*/*/*"):
+        for cached in dvc_run_cache.entries(Repo(str(root))):
             with suppress(yaml.YAMLError):  # DVC removes a damaged one
                 if load_yaml(cached.read_bytes()) in entries:
                     cached.unlink()

@@ -26,13 +26,13 @@ from minari_pipe.core.files.links import entries_below, refuse_link
 from minari_pipe.core.files.names import is_file_name
 from minari_pipe.core.git import (
     may_have_come_with_git,
-    refuse_tracked_links,
     refuse_tracked_links_once,
 )
 from minari_pipe.core.trust import how_to_trust_address, is_trusted_address
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError
 from minari_pipe.pipeline.generated_yaml import check_generated
 from minari_pipe.pipeline.repository import is_tracked
+from minari_pipe.pipeline.run import dvc_run_cache
 from minari_pipe.pipeline.run.dvc_ignore import check_ignore_files
 from minari_pipe.pipeline.workspace_links import (
     cache_types,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 _LINKS = {"hardlink", "symlink"}
-#: Other keys, such as ``local``, make DVC use a remote as its cache.
-_CACHE_KEYS = {"dir", "type", "protected", "shared", "slow_link_warning", "verify"}
+#: Other keys make DVC use a remote as its cache, or open a cache of the user's to a group.
+_CACHE_KEYS = {"dir", "type", "protected", "slow_link_warning", "verify"}
 #: Other keys name hosts that get the user's credentials or files that name commands, set who may
 #: read, or cause files to be overwritten.
 _REMOTE_KEYS = {
@@ -149,9 +149,8 @@ def check_dvc(root: Path) -> None:
     except (UnicodeDecodeError, IsADirectoryError) as error:
         raise ConfigError(f"{root / '.dvcignore'} is no UTF-8 text: {error}") from error
     _see_every_edit()
-    _record_what_was_restored()
     _refuse_paths_out()
-    _refuse_other_outputs()
+    dvc_run_cache.guard()
     check_ignore_files()
     try:
         config = Config(str(root / ".dvc"))
@@ -241,24 +240,6 @@ def _see_every_edit() -> None:
     state.State.save = save  # type: ignore[method-assign]
     state.State.save_many = save_many  # type: ignore[method-assign]
     state.State._get = get  # type: ignore[method-assign]
-
-
-@functools.cache
-def _record_what_was_restored() -> None:
-    """Patch DVC so that an edit while it restores outputs of its run cache is seen afterwards.
-
-    DVC hashes the dependencies again when the outputs are in place.
-    """
-    from dvc.stage.cache import StageCache
-
-    unchecked = StageCache.restore
-
-    def restore(self: StageCache, stage: Any, *args: Any, dry: bool = False, **kwargs: Any) -> None:
-        unchecked(self, stage, *args, dry=dry, **kwargs)
-        for dep in () if dry else stage.deps:
-            dep.save = lambda: None  # keeps the hash by which the outputs were found
-
-    StageCache.restore = restore
 
 
 @functools.cache
@@ -374,35 +355,6 @@ def _keep_credentials() -> None:
         return found
 
     HTTPFileSystem._prepare_credentials = prepared
-
-
-@functools.cache
-def _refuse_other_outputs() -> None:
-    """Patch DVC so that its run cache restores exactly the outputs that the stage declares.
-
-    DVC checks out any path that an entry names, even a folder behind a link of the workspace. Nor
-    does it look for links on the way to an entry.
-    """
-    from dvc.stage.cache import StageCache
-
-    unchecked = StageCache._load
-
-    def load(self: StageCache, stage: Any) -> Any:
-        entry = unchecked(self, stage)
-        if entry is None:
-            return None
-        outs = entry.get("outs", [])
-        is_own = {out["path"] for out in outs} == {out.def_path for out in stage.outs}
-        return entry if is_own and not any(out.get("isexec") for out in outs) else None
-
-    folder_of = StageCache._get_cache_dir
-
-    def checked_folder(self: StageCache, key: str) -> str:
-        folder: str = folder_of(self, key)
-        refuse_tracked_links(folder)
-        return folder
-
-    StageCache._load, StageCache._get_cache_dir = load, checked_folder
 
 
 #: The settings of each DVC remote in one settings file.

@@ -5,15 +5,13 @@ Without the flag, no run contacts the network for anything that DVC keeps.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.errors import ConfigError, MinariPipeError, RemoteError
+from minari_pipe.pipeline.run import dvc_run_cache
 from minari_pipe.pipeline.run.dvc_settings import repository
 from minari_pipe.pipeline.signals import run_stoppable
 
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
     from dvc.stage import PipelineStage as Stage
-
-
-#: Path of a run-cache entry: the hashes of what a stage reads, and of what it wrote.
-_RUN = re.compile("[0-9a-f]{2}/[0-9a-f]{64}/[0-9a-f]{64}")
 
 
 class Pull:
@@ -79,11 +73,8 @@ class Pull:
         return repo
 
     def _pulled(self, repo: Repo, name: str) -> str:
-        from dvc.stage.cache import RunCacheNotSupported
-
         if not self._has_run_cache:
-            with suppress(RunCacheNotSupported):  # e.g. over HTTP
-                _pull_runs(repo)
+            dvc_run_cache.pull(repo)
             self._has_run_cache = True
         stages = [s for s in repo.stage.collect(f"pipelines/{name}/dvc.yaml") if _kept(s)]
         _fetch(repo, [stage for stage in stages if not _is_cached(stage)])
@@ -93,21 +84,6 @@ class Pull:
         n_missing = sum(bool(out.workspace_status()) for out in outs)
         rest = f"; {n_missing} not found there, so their stages run" if n_missing else ""
         return f"pulled {n_pulled} outputs from the DVC remote {self._remote!r}{rest}"
-
-
-def _pull_runs(repo: Repo) -> None:
-    """Pull the run-cache entries only: DVC would copy any file in the folder, even git settings."""
-    remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
-    files, runs = remote.fs, remote.fs.join(remote.path, "runs")
-    find = files.find
-
-    def find_runs(path: str, *args: Any, **kwargs: Any) -> Iterator[str]:
-        for name in find(path, *args, **kwargs):
-            if path != runs or _RUN.fullmatch(files.as_posix(files.relpath(name, runs))):
-                yield name
-
-    files.find = find_runs
-    repo.stage_cache.pull(None, remote)
 
 
 def _kept(stage: Stage) -> list[Output]:

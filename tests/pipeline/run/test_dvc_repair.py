@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from minari_pipe.pipeline.run import dvc_run_cache
 from minari_pipe.pipeline.run.dvc_repair import (
     mend,
     remove_broken_lock_file,
-    remove_broken_run_caches,
     remove_stale_rwlocks,
     remove_temporaries,
 )
@@ -253,7 +253,7 @@ def test_empty_folders_and_half_written_entries_of_the_run_cache_go(tmp_path):
     (half / ".sBQc4rSlRb3_-w.tmp").write_text("cmd: python -m minari_pipe")
     stage_cache = SimpleNamespace(cache_dir=str(tmp_path / "runs"))
     repo = SimpleNamespace(stage_cache=stage_cache, lock=Lock(str(tmp_path / "lock")))
-    remove_broken_run_caches(repo)
+    dvc_run_cache.remove_broken(repo)
     assert [path.name for path in full.iterdir()] == ["entry"]
     assert not empty.exists()
     assert not half.exists()

@@ -58,6 +58,22 @@ def test_a_fresh_clone_pulls_everything_and_runs_no_stage(pushed, clone):
     assert clone.pipe("+dataset=one") == []
 
 
+def test_no_workspace_writes_results_of_another_where_they_share_a_cache(pushed, clone, tmp_path):
+    """A run believes the run cache, and a stranger's workspace could write anything there."""
+    clone.dvc("config", "--global", "cache.dir", str(tmp_path / "shared"))
+    (clone.root / "pipelines" / "one" / "dvc.lock").unlink()
+    assert clone.pipe(*PULL[3:]) == ["create", "ref_scores", "validate", "publish"]
+    clone.pipe("+dataset=one")  # DVC would save what it restores by dvc.lock
+    mine = git_workspace(tmp_path / "mine", one=tiny("tests/one-v0"))
+    mine.dvc("config", "--global", "cache.dir", str(tmp_path / "shared"))
+    assert mine.pipe("+dataset=one")[0] == "collect"
+    assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == ["files"]
+    # An entry that is there, say from dvc itself, counts for no run either.
+    (mine.root / ".dvc" / "cache" / "runs").rename(tmp_path / "shared" / "runs")
+    (mine.root / "pipelines" / "one" / "dvc.lock").unlink()
+    assert mine.pipe("+dataset=one")[0] == "collect"
+
+
 def test_the_run_cache_comes_along(pushed, clone):
     (clone.root / "pipelines" / "one" / "dvc.lock").unlink()
     # DVC pushes no copies of metrics and plots, so the stages that write some run.
