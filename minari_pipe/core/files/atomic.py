@@ -203,16 +203,10 @@ def transaction(directory: Path) -> Iterator[Path]:
         LinkError: an earlier change left a symlink there.
         ConfigError: the directory is read-only.
     """
-    root = root_of(directory)
-    check_data_link(directory)
     try:
-        with (
-            held_folder(directory.parent, root or directory.parent) as parent,
-            held_folder(directory, root or directory, may_be_link=True) as held,
-            exclusive(held) as locked,
-        ):
+        with _alone(directory) as (held, parent, locked):
             _require_same(directory, locked)  # it may have been replaced while this waited
-            _roll_forward(held, parent if directory.name == "data" else None)
+            _roll_forward(held, parent)
             stage = held / _STAGE
             refuse_links(directory / _STAGE, directory)
             remove(stage)
@@ -228,7 +222,7 @@ def transaction(directory: Path) -> Iterator[Path]:
                     _require_same(directory, locked)
                 raise
             try:
-                _roll_forward(held, parent if directory.name == "data" else None)
+                _roll_forward(held, parent)
             except OSError as error:  # an exception would suggest that nothing was changed
                 warnings.warn(
                     f"{directory} was changed, but the new files could not be moved into place "
@@ -242,6 +236,19 @@ def transaction(directory: Path) -> Iterator[Path]:
         raise DatasetNotFoundError(
             f"The data path {directory} doesn't exist any more; the dataset was deleted or moved"
         ) from error
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[tuple[Path, Path | None, os.stat_result]]:
+    """Hold a directory's lock; yield it, the folder of a dataset's other files, and its status."""
+    root = root_of(directory)
+    check_data_link(directory)
+    with (
+        held_folder(directory.parent, root or directory.parent) as parent,
+        held_folder(directory, root or directory, may_be_link=True) as held,
+        exclusive(held) as locked,
+    ):
+        yield held, parent if directory.name == "data" else None, locked
 
 
 def _require_same(directory: Path, locked: os.stat_result) -> None:
@@ -259,15 +266,8 @@ def settle(directory: Path) -> None:
     """
     if not is_left(directory):
         return
-    root = root_of(directory)
-    check_data_link(directory)
-    with (
-        held_folder(directory.parent, root or directory.parent) as parent,
-        held_folder(directory, root or directory, may_be_link=True) as held,
-        exclusive(held),
-        writing_below_root(),
-    ):
-        _roll_forward(held, parent if directory.name == "data" else None)
+    with _alone(directory) as (held, parent, _), writing_below_root():
+        _roll_forward(held, parent)
 
 
 def staged_manifest(stage: Path) -> Path:

@@ -47,7 +47,7 @@ from minari_pipe.pipeline.config.schema import (
     params_values,
 )
 from minari_pipe.pipeline.config.typed import values_of
-from minari_pipe.pipeline.workspace import STATE, check_pipeline_name
+from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, registered_policies
 
@@ -91,7 +91,6 @@ def prepare(
 
 
 def _prepared(name: str, config: Config, previous: dict[str, Any] | None, root: Path) -> Config:
-    check_pipeline_name(name)
     params = filled(config)
     _check_values(params)
     _check_targets(params)

@@ -63,17 +63,16 @@ def release(dataset_id: str, *, pushes: bool = True) -> Path:
         found = {} if is_new else read_json(path)
         if is_new or (pushes and not found.get("dvc_remote")):
             check_made_here(root, name)  # a clone may bring the record, too
-        if is_new:
-            commit = committed(root, name)
+            commit = committed(root, name) if is_new else ""
             check_current(root, name, dataset_id)
             if not pushes:  # `push` checks them itself
                 check_dvc_files(name, root)
             pushed = push(name, root) if pushes else None
-            found = record(root, dataset_id, name, content, commit, pushed)
+            if is_new:
+                found = record(root, dataset_id, name, content, commit, pushed)
+            else:
+                found |= where(pushed)
             write_atomic(path, dump_json(found))
-        elif pushes and not found.get("dvc_remote"):
-            check_current(root, name, dataset_id)
-            write_atomic(path, dump_json({**found, **where(push(name, root))}))
         settle(dataset_id, root)
     return path
 

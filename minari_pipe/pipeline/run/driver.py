@@ -54,7 +54,6 @@ from minari_pipe.pipeline.signals import run_stoppable
 from minari_pipe.pipeline.workspace import (
     NOT_PARAMS,
     STATE,
-    check_pipeline_name,
     is_checkout,
     read_catalog_entry,
     read_json,
@@ -92,7 +91,6 @@ def run_pipeline(
     keep_places()
     root = open_root()
     os.chdir(root)  # paths in the config are relative to it
-    check_pipeline_name(name)
     config = completed(config, root)
     busy = (
         f"pipeline {name!r} is already running in this workspace; wait until it has finished, or "
