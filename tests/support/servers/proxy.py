@@ -204,6 +204,8 @@ class Proxy:
             pair = {client, server}
             for one in pair:  # heads and bodies go apart, which else would wait for each other
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # Else megabytes count as passed that the other side has not read.
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)
             with self._lock:
                 self._sockets |= pair
             waiting: SimpleQueue[Request] = SimpleQueue()
