@@ -394,13 +394,13 @@ def build_policy(
         raise ConfigError(
             f"{algorithm} {policy_class} cannot be built from policy_kwargs "
             f"{dict(policy_kwargs or {})} for {observation_space} and {action_space}: "
-            f"{one_line(exc)}"
+            f"{short_text(exc)}"
         ) from exc
     policy.set_training_mode(False)
     return policy
 
 
-def one_line(exc: Exception) -> str:
+def short_text(exc: Exception) -> str:
     """Return the text of another package's error in one line of at most 300 characters."""
     text = " ".join(str(exc).split()) or type(exc).__name__
     return text if len(text) <= 300 else text[:297] + "..."

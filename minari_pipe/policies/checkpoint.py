@@ -38,8 +38,8 @@ from minari_pipe.policies.algorithms import (
     build_policy,
     load_algorithm,
     network_observation_space,
-    one_line,
     plain_settings,
+    short_text,
 )
 from minari_pipe.policies.archive import read_entry, read_file, write_zip
 from minari_pipe.policies.demonstration_formats.plain_pickle import (
@@ -93,11 +93,11 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     except zipfile.BadZipFile as exc:
         raise ConfigError(
             f"checkpoint {path}: its policy.pth is not an archive of PyTorch 1.6 or later "
-            f"({one_line(exc)}); load it with the library that wrote it and save it again"
+            f"({short_text(exc)}); load it with the library that wrote it and save it again"
         ) from exc
     except Exception as exc:  # the zip, pickle and number parsers may raise anything
         raise ConfigError(
-            f"checkpoint {path}: its policy.pth is damaged ({one_line(exc)})"
+            f"checkpoint {path}: its policy.pth is damaged ({short_text(exc)})"
         ) from exc
     if not isinstance(weights, dict) or not weights:
         raise ConfigError(f"checkpoint {path}: its policy.pth is not a mapping of weights")
@@ -357,7 +357,7 @@ def trusted_load(
         model = load_algorithm(algorithm).load(io.BytesIO(content), device="cpu")
     except Exception as exc:  # unpickling may raise anything
         raise ConfigError(
-            f"checkpoint {path} cannot be loaded as {algorithm} ({one_line(exc)})"
+            f"checkpoint {path} cannot be loaded as {algorithm} ({short_text(exc)})"
         ) from exc
     policy = model.policy
     if observation_space is not None and action_space is not None:
@@ -410,7 +410,7 @@ def _entry(name: str, value: Any) -> Any:
         pickled = pickle.dumps(value, protocol=_PICKLE_PROTOCOL)
     except (AttributeError, TypeError, pickle.PicklingError) as exc:
         raise ConfigError(
-            f"the model's attribute {name!r} cannot be written to a checkpoint ({one_line(exc)})"
+            f"the model's attribute {name!r} cannot be written to a checkpoint ({short_text(exc)})"
         ) from exc
     beside: dict[str, Any] = {}
     if isinstance(value, gym.Space):

@@ -31,9 +31,9 @@ from minari_pipe.policies.algorithms import (
     find_policy_class,
     load_algorithm,
     network_observation_space,
-    one_line,
     require_plain,
     resolve_policy_kwargs,
+    short_text,
 )
 from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
@@ -285,7 +285,7 @@ def _vector_env(
     try:
         normalizer = VecNormalize(env, norm_reward=False)
     except ValueError as exc:
-        raise ConfigError(f"normalize_observations: {one_line(exc)}") from exc
+        raise ConfigError(f"normalize_observations: {short_text(exc)}") from exc
     return normalizer, normalizer
 
 
@@ -318,7 +318,7 @@ def _build(
             **settings,
         )
     except UNBUILDABLE as exc:
-        raise ConfigError(f"{algorithm} refuses these settings: {one_line(exc)}") from exc
+        raise ConfigError(f"{algorithm} refuses these settings: {short_text(exc)}") from exc
     # SB3's default logger creates a folder with a timestamp for every training.
     model.set_logger(Logger(folder=None, output_formats=[]))
     return model

@@ -321,7 +321,7 @@ def left_over(
     if others := sorted(own - left):
         raise DatasetExistsError(
             f"{address}/{upload.dataset_id} has files that are not of a dataset, such as "
-            f"{one_line(others[0])}, which an upload would remove; move them away, or upload "
+            f"{safe_text(others[0])}, which an upload would remove; move them away, or upload "
             "the dataset under another id"
         )
     return sorted(left - upload.files.keys() - {METADATA})
@@ -353,14 +353,14 @@ def other_content(remote: Remote, dataset_id: str) -> DatasetExistsError:
     )
 
 
-def one_line(message: object) -> str:
+def safe_text(message: object) -> str:
     r"""Return a message of a library or a server as one line that is safe to show.
 
     Control characters, which a terminal would obey, are removed, and so are secrets in URLs:
     passwords, and queries, which may hold signatures.
 
     Example:
-        >>> one_line("GET http://me:pw@host/file?signature=1\n\x1b[31mfailed")
+        >>> safe_text("GET http://me:pw@host/file?signature=1\n\x1b[31mfailed")
         'GET http://…@host/file?… [31mfailed'
     """
     # Cut first: a server may send megabytes, and the patterns may start to match anywhere.

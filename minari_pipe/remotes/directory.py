@@ -34,8 +34,8 @@ from minari_pipe.remotes.base import (
     Upload,
     UploadSource,
     check_arrived,
-    one_line,
     parts_of,
+    safe_text,
 )
 
 _UPLOADS = ".minari_pipe-uploads"
@@ -129,7 +129,7 @@ class DirectoryRemote(Remote):
 
     def fault_of(self, error: Exception) -> Fault:
         if not isinstance(error, OSError):
-            return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {one_line(error)}"))
+            return Fault(RemoteError(f"{self.address}: {type(error).__name__}: {safe_text(error)}"))
         hint = {
             errno.EACCES: "; you need read and write permission there",
             errno.EPERM: "; you need write permission there",
@@ -137,8 +137,8 @@ class DirectoryRemote(Remote):
             errno.ENOSPC: "; make room there and run the same command to continue",
             errno.EDQUOT: "; make room there and run the same command to continue",
         }.get(error.errno or 0, "")
-        where = one_line(error.filename or self.address)
-        fault = RemoteError(f"{self.address}: {where}: {one_line(error.strerror or error)}{hint}")
+        where = safe_text(error.filename or self.address)
+        fault = RemoteError(f"{self.address}: {where}: {safe_text(error.strerror or error)}{hint}")
         return Fault(fault, is_transient=error.errno in (errno.ESTALE, errno.EAGAIN))
 
     def _walk(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
@@ -280,4 +280,4 @@ def _sync(folder: Path) -> None:
 
 def _skip(error: OSError) -> None:
     if error.errno != errno.ENOENT:  # removed meanwhile
-        warnings.warn(f"Skipping {one_line(error.filename)}: {error.strerror}", stacklevel=6)
+        warnings.warn(f"Skipping {safe_text(error.filename)}: {error.strerror}", stacklevel=6)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError
-from minari_pipe.remotes.base import Fault, one_line
+from minari_pipe.remotes.base import Fault, safe_text
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 #: Connection errors of botocore, aiohttp, requests and google: none was made, or it broke.
@@ -50,7 +50,7 @@ def fault_of(
     said = str(error)
     for secret in filter(None, secrets):
         said = said.replace(secret, "(secret)")
-    text = one_line(said).rstrip(".") or type(error).__name__
+    text = safe_text(said).rstrip(".") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
     status = status_of(error)
     if "recursion depth" in text:  # botocore follows redirects until Python's recursion limit

@@ -30,8 +30,8 @@ from minari_pipe.remotes.base import (
     OnBytes,
     Upload,
     UploadSource,
-    one_line,
     piece_of,
+    safe_text,
 )
 from minari_pipe.remotes.faults import fault_of, status_of
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
@@ -187,7 +187,7 @@ class GCSRemote(ObjectStore):
         if not session.startswith(f"{self._files._location}/"):
             raise RemoteError(
                 f"{self.address}: {self._files._location} continues an upload at another address, "
-                f"{one_line(session)!r}, which is refused; the server may not be Google's"
+                f"{safe_text(session)!r}, which is refused; the server may not be Google's"
             )
         return session
 

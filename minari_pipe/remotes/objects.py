@@ -27,9 +27,9 @@ from minari_pipe.remotes.base import (
     check_arrived,
     check_length,
     left_over,
-    one_line,
     other_content,
     remote_sha256,
+    safe_text,
 )
 from minari_pipe.remotes.faults import status_of
 from minari_pipe.remotes.thread_pool import at_once, threads_for
@@ -254,7 +254,7 @@ class ObjectStore(Remote):
             for key, size in page.items():
                 if not 0 <= size < 1 << 63:
                     raise RemoteError(
-                        f"{self.address}: the server lists {one_line(key)} with "
+                        f"{self.address}: the server lists {safe_text(key)} with "
                         f"{str(size)[:20]} bytes, which is no size of a file"
                     )
             if token is None:

@@ -21,9 +21,9 @@ from minari_pipe.remotes.base import (
     Upload,
     UploadSource,
     check_length,
-    one_line,
     parts_of,
     piece_of,
+    safe_text,
 )
 from minari_pipe.remotes.faults import fault_of
 from minari_pipe.remotes.objects import ObjectStore, bounded_response
@@ -259,4 +259,4 @@ def _session(address: str) -> tuple[Any, Any]:
         session.register_component("data_loader", _loader())
         return session, sync(get_loop(), session.get_credentials)
     except BotoCoreError as error:
-        raise ConfigError(f"{address}: {one_line(error)}; {_CREDENTIALS}") from error
+        raise ConfigError(f"{address}: {safe_text(error)}; {_CREDENTIALS}") from error

@@ -33,7 +33,7 @@ from minari_pipe.core.messages import printable
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
 from minari_pipe.pipeline.config import oc_env, schema
 from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, packaged_conf
-from minari_pipe.pipeline.config.hydra_errors import one_line, translated
+from minari_pipe.pipeline.config.hydra_errors import hydra_message, translated
 from minari_pipe.pipeline.config.hydra_guard import (
     HYDRA_OVERRIDES,
     OF_HYDRA,
@@ -379,7 +379,7 @@ def _complete_training(body: DictConfig) -> None:
                     OmegaConf.structured(hydra_node(schema.Training)), train
                 )
             except OmegaConfBaseException as exc:
-                raise ConfigError(f"{where}.train: {one_line(exc)}") from exc
+                raise ConfigError(f"{where}.train: {hydra_message(exc)}") from exc
 
 
 def _check_keys(values: dict[Any, Any]) -> None:

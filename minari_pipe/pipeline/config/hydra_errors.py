@@ -31,7 +31,7 @@ def translated() -> Iterator[None]:
             if isinstance(cause, ConfigError):  # raised by one of our resolvers
                 raise ConfigError(str(cause)) from exc
             cause = cause.__cause__ or cause.__context__
-        raise ConfigError(one_line(exc)) from exc
+        raise ConfigError(hydra_message(exc)) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"a file below {conf_dir()} is not UTF-8 text: {exc}") from exc
     except AttributeError as exc:  # OmegaConf, for other keys in a section whose default is null
@@ -55,7 +55,7 @@ def _missing_choice(exc: MissingConfigException) -> str:
     group, _, name = (exc.missing_cfg_file or "").partition("/")
     options = [option for option in exc.options or [] if not option.endswith("_schema")]
     if not name:
-        return one_line(exc)
+        return hydra_message(exc)
     if group not in GROUPS and not options:
         hint = did_you_mean(group, GROUPS)
         return f"no config group {group!r}.{hint} Known: {', '.join(GROUPS)}"
@@ -78,7 +78,7 @@ def _unreadable(exc: OverrideParseException) -> str:
     )
 
 
-def one_line(exc: Exception) -> str:
+def hydra_message(exc: Exception) -> str:
     """Return the message of an error of Hydra or OmegaConf as one line, without internals."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     key = next((ln.split(":", 1)[1].strip() for ln in lines if ln.startswith("full_key:")), "")

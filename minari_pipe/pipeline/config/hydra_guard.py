@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.errors import ConfigError, TrustError
-from minari_pipe.pipeline.config.hydra_errors import one_line
+from minari_pipe.pipeline.config.hydra_errors import hydra_message
 from minari_pipe.pipeline.config.interpolations import start_counting
 from minari_pipe.pipeline.workspace import find_root
 from minari_pipe.pipeline.workspace_links import (
@@ -252,7 +252,7 @@ def _resolved(alone: DictConfig, key: str) -> Any:
     try:
         return OmegaConf.select(alone, f"hydra.{key}")
     except OmegaConfBaseException as exc:
-        raise ConfigError(f"hydra.{key} cannot be resolved: {one_line(exc)}") from None
+        raise ConfigError(f"hydra.{key} cannot be resolved: {hydra_message(exc)}") from None
 
 
 def _logs(alone: DictConfig) -> Iterator[str]:

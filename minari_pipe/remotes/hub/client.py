@@ -18,7 +18,7 @@ from urllib.parse import quote
 from minari_pipe._version import __version__
 from minari_pipe.core.messages import without_passwords
 from minari_pipe.errors import MissingDependencyError, RemoteError
-from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, one_line
+from minari_pipe.remotes.base import NAMESPACE_METADATA, Fault, check_length, safe_text
 from minari_pipe.remotes.hub.endpoint import check_endpoint
 from minari_pipe.remotes.hub.index import RepoIndex
 
@@ -38,7 +38,7 @@ constants.HF_HUB_DISABLE_TELEMETRY = True
 
 
 def _make_safe(record: logging.LogRecord) -> bool:
-    record.msg, record.args = one_line(without_secrets(record.getMessage())), ()
+    record.msg, record.args = safe_text(without_secrets(record.getMessage())), ()
     return True
 
 
@@ -219,7 +219,7 @@ class HubClient:
         if is_sent and not (is_hub and url.path.startswith(f"{hub.path.rstrip('/')}/")):
             raise RemoteError(
                 f"{self.address}: {self.shown} redirects the token to another address, "
-                f"{one_line(request.url)!r}, which is refused; the server may not be the Hub"
+                f"{safe_text(request.url)!r}, which is refused; the server may not be the Hub"
             )
 
     # -- requests ---------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class HubClient:
             if not following.startswith(f"{self.endpoint}/"):
                 raise RemoteError(
                     f"{self.address}: a listing from {self.shown} continues at another address, "
-                    f"{one_line(following)!r}, which is refused; the server may not be the Hub"
+                    f"{safe_text(following)!r}, which is refused; the server may not be the Hub"
                 )
             response = self._get(following)
             yield from self._json(response)

@@ -10,7 +10,7 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, Of
 
 from minari_pipe.core.files.fetch import whole_number
 from minari_pipe.errors import RemoteError
-from minari_pipe.remotes.base import Fault, one_line
+from minari_pipe.remotes.base import Fault, safe_text
 
 _LONGEST_MESSAGE = 4000  # characters read of one; a server may send megabytes
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -128,7 +128,7 @@ def without_secrets(text: str) -> str:
 
 def _safe(message: object, token: str | None) -> str:
     """Return the first line of a message, without anything that may be a secret."""
-    line = one_line(without_secrets((str(message).strip().splitlines() or [""])[0]))
+    line = safe_text(without_secrets((str(message).strip().splitlines() or [""])[0]))
     return line.replace(token, "(token)") if token else line
 
 

@@ -53,8 +53,8 @@ from minari_pipe.remotes.base import (
     Remote,
     RemoteFile,
     UploadSource,
-    one_line,
     pieces_of,
+    safe_text,
 )
 from minari_pipe.remotes.thread_pool import ThreadPool, in_order, threads_for
 from minari_pipe.remotes.transfer.listing import published_metadata, read_small
@@ -392,7 +392,7 @@ def _storing(dataset_id: str) -> Iterator[None]:
             raise
         cause, remedy = error.strerror or error, "make room"
         if error.errno not in _NO_ROOM:
-            cause, remedy = f"{one_line(error.filename)}: {cause}", "fix this"
+            cause, remedy = f"{safe_text(error.filename)}: {cause}", "fix this"
         raise RemoteError(
             f"{dataset_id} cannot be stored in {get_dataset_path()} ({cause}); received data is "
             f"kept: {remedy} and run the same command to continue"
