@@ -7,14 +7,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
+from minari_pipe.core.files.atomic import is_left
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import open_checked
 from minari_pipe.storage.hdf5.storage import MAIN_FILE_NAME, HDF5Storage
 from minari_pipe.storage.hdf5.values import member
+from minari_pipe.storage.legacy.attributes import AttributesStorage
 
 # Readers look only for these names; `episode_01` is not one of them.
 _EPISODE = re.compile(r"episode_(0|[1-9][0-9]{0,17})")
@@ -28,6 +31,8 @@ class Layout(Check):
 
     Of an HDF5 file it checks the names at the root: real Minari numbers the next episode by their
     count, stray ones included. Of Arrow and Parquet it checks the folders and the files in them.
+    Files that this reader does not read, but other programs (TorchRL) do, are errors: the checks
+    say nothing about them.
     """
 
     name = "layout"
@@ -40,12 +45,24 @@ class Layout(Check):
         """Name of an episode's file of data, for Arrow and Parquet."""
 
     def begin(self) -> Iterator[Finding]:
-        storage = self.subject.storage
-        if isinstance(storage, HDF5Storage):
-            yield from self._groups()
+        storage, data_path = self.subject.storage, self.subject.data_path
+        if storage is not None and is_left(data_path):
+            yield self.error(
+                "data",
+                "holds an unfinished change, which only minari_pipe reads; finish it by a change, "
+                "such as an append, or by an upload",
+            )
+        if isinstance(storage, HDF5Storage | AttributesStorage):
+            yield from self._groups(data_path / MAIN_FILE_NAME if data_path.is_dir() else data_path)
         elif storage is not None and storage.FORMAT in ("arrow", "parquet"):
             self._part = f"part-0.{storage.FORMAT}"
             yield from self._folders()
+            if os.path.lexists(data_path / MAIN_FILE_NAME):
+                yield self.error(
+                    f"data / {MAIN_FILE_NAME}",
+                    f"is no part of a dataset in {storage.FORMAT}, but other programs may read it; "
+                    f"remove it",
+                )
 
     def _folders(self) -> Iterator[Finding]:
         """Yield an error for each folder that is not an episode, one for those not counted."""
@@ -66,13 +83,14 @@ class Layout(Check):
                 f"is not read, as the metadata count {expected} episodes; remove it{more}",
             )
 
-    def _groups(self) -> Iterator[Finding]:
+    def _groups(self, path: Path) -> Iterator[Finding]:
         try:
-            with open_checked(self.subject.data_path / MAIN_FILE_NAME) as file:
+            with open_checked(path) as file:
                 names = list(file)
                 found = {int(m[1]): name for name in names if (m := _EPISODE.fullmatch(name))}
-                for number in found:
-                    self._look_at_seed(file, number)
+                if isinstance(self.subject.storage, HDF5Storage):  # others have text or numbers
+                    for number in found:
+                        self._look_at_seed(file, number)
         except Exception:  # the runner reports a file that cannot be read
             return
         for name in names:

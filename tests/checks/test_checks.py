@@ -39,6 +39,7 @@ from tests.support.checks_datasets import (
     door_data,
     write_dataset,
 )
+from tests.support.legacy_files import GOLDEN
 
 __all__ = ["cartpole", "cartpole_data", "dataset", "door", "door_data"]
 
@@ -714,6 +715,15 @@ def folder_file(name: str) -> Plant:
     return plant
 
 
+def file_of_another_format(data: Planted) -> None:
+    with h5py.File(data.data_path / "main_data.hdf5", "w") as file:
+        file["episode_0"] = h5py.ExternalLink("/home/ada/secret.hdf5", "/")
+
+
+def link_to_another_file(data: Planted) -> None:
+    (data.data_path / "main_data.hdf5").symlink_to("/home/ada/secret.hdf5")
+
+
 def second_part(data: Planted) -> None:
     (part,) = (data.data_path / "0").glob("part-0.*")
     shutil.copy(part, part.with_stem("part-1"))
@@ -729,6 +739,8 @@ def second_part(data: Planted) -> None:
         (folder_file("notes.txt"), "episode 0 / notes.txt", "is not a file of an episode"),
         (folder_file("sub/part-0.arrow"), "episode 0 / sub", "is not a file of an episode"),
         (second_part, "episode 0 / part-1.*", "expected only metadata.json and part-0."),
+        (file_of_another_format, "data / main_data.hdf5", "other programs may read it; remove it"),
+        (link_to_another_file, "data / main_data.hdf5", "other programs may read it; remove it"),
     ],
 )
 def test_what_is_no_episode_in_arrow_and_parquet_is_named(
@@ -739,6 +751,35 @@ def test_what_is_no_episode_in_arrow_and_parquet_is_named(
     assert (finding.level, finding.check) == ("error", "layout")
     assert finding.path.startswith(where.removesuffix("*"))
     assert said in finding.message
+
+
+def test_what_other_programs_read_before_a_change_is_finished_is_not_checked(
+    dataset: Planted,
+) -> None:
+    """They know nothing of the change, and the file in its place may be any."""
+    commit = dataset.data_path / ".minari_pipe-commit"
+    commit.mkdir()
+    shutil.copy(dataset.data_path / "metadata.json", commit)
+    finding = only(dataset.check(replay_steps=60))
+    assert place(finding) == ("error", "layout", "data")
+    assert "unfinished change" in finding.message
+
+
+@pytest.mark.parametrize("release", ["0.3.1", "0.4.0", "0.4.2", "0.4.3"])
+@pytest.mark.parametrize("name", ["episode_007", "foo"])
+def test_what_is_no_episode_in_a_file_of_an_old_release_is_named(
+    release: str, name: str, tmp_path: Path
+) -> None:
+    """Other programs follow it, wherever it leads."""
+    data = Planted(
+        shutil.copytree(GOLDEN / release / "cartpole-random-v0" / "data", tmp_path / "data"),
+        Options(skip=("replay",)),
+    )
+    assert [f for f in data.check().findings if f.check == "layout"] == []
+    with h5py.File(data.data_path / "main_data.hdf5", "a") as file:
+        file[name] = h5py.ExternalLink("/home/ada/secret.hdf5", "/")
+    found = [place(finding) for finding in data.check().findings if finding.check == "layout"]
+    assert found == [("error", "layout", f"data / {name}")]
 
 
 @pytest.mark.parametrize("name", [".DS_Store", "_SUCCESS", "metadata.json.bak"])
