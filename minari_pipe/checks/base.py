@@ -84,6 +84,9 @@ class Options:
     """Ids of warnings that the maintainer accepts; the report lists them separately."""
     skip: tuple[str, ...] = ()
     """Names of checks that do not run; the report lists them."""
+    is_own: bool = False
+    """Whether minari_pipe wrote the files, so that other programs need not be asked how they read
+    them."""
     require_scores: bool = True
     """Whether a dataset with an environment must have reference scores."""
     replay_steps: int | None = 50_000

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, is_count, typed
 from minari_pipe.core.files.atomic import is_left
+from minari_pipe.errors import CorruptDatasetError
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.base import METADATA_FILE_NAME
 from minari_pipe.storage.hdf5.parser import nodes
-from minari_pipe.storage.hdf5.parser.checked import open_checked
+from minari_pipe.storage.hdf5.parser.checked import check_inside, open_checked
 from minari_pipe.storage.hdf5.storage import MAIN_FILE_NAME, HDF5Storage
 from minari_pipe.storage.hdf5.values import member
 from minari_pipe.storage.legacy.attributes import AttributesStorage
@@ -53,7 +54,10 @@ class Layout(Check):
                 "such as an append, or by an upload",
             )
         if isinstance(storage, HDF5Storage | AttributesStorage):
-            yield from self._groups(data_path / MAIN_FILE_NAME if data_path.is_dir() else data_path)
+            path = data_path / MAIN_FILE_NAME if data_path.is_dir() else data_path
+            yield from self._groups(path)
+            if isinstance(storage, HDF5Storage) and not self.subject.options.is_own:
+                yield from self._ways_out(path)
         elif storage is not None and storage.FORMAT in ("arrow", "parquet"):
             self._part = f"part-0.{storage.FORMAT}"
             yield from self._folders()
@@ -100,6 +104,12 @@ class Layout(Check):
                     "is not an episode; expected only episode_0, episode_1 and so on",
                 )
         yield from self._gap(set(found))
+
+    def _ways_out(self, path: Path) -> Iterator[Finding]:
+        try:
+            check_inside(path)
+        except CorruptDatasetError as error:
+            yield self.error(f"data / {path.name}", f"is not safe for other programs: {error}")
 
     def _gap(self, numbers: set[int]) -> Iterator[Finding]:
         """Yield an error for episodes after a gap, unless the metadata count the missing one."""

@@ -753,6 +753,17 @@ def test_what_is_no_episode_in_arrow_and_parquet_is_named(
     assert said in finding.message
 
 
+def test_a_way_out_that_only_other_programs_find_is_named(
+    cartpole: Planted,
+) -> None:
+    with cartpole.file() as file:
+        file["episode_0/infos/x"] = h5py.ExternalLink("/home/ada/secret.hdf5", "/")
+    found = cartpole.check(is_own=False).findings
+    assert ("error", "layout", "data / main_data.hdf5") in map(place, found)
+    found = cartpole.check(is_own=True).findings  # a stage has written it, with this package
+    assert ("error", "layout", "data / main_data.hdf5") not in map(place, found)
+
+
 def test_what_other_programs_read_before_a_change_is_finished_is_not_checked(
     dataset: Planted,
 ) -> None:

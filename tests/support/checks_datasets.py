@@ -66,7 +66,8 @@ class Planted:
             return file[f"episode_{episode}"][name][()]
 
     def check(self, **options: Any) -> Report:
-        options = replace(self.options, **options)
+        # Else each check of a file would start another process.
+        options = replace(self.options, **{"is_own": True} | options)
         return run(Subject.open(self.data_path, options=options))
 
 

@@ -188,8 +188,8 @@ def _own_modules(trusted: Iterable[str], root: Path) -> set[str]:
         return [n for n in found if hidden_by(n.partition(".")[0], root) is None]
 
     for module in own:
-        below = root.joinpath(*module.split(".")).rglob("*.py")  # trust covers submodules
-        for file in (*module_files(module, root), *below):
+        package = inside(root, root.joinpath(*module.split(".")))  # trust covers submodules
+        for file in (*module_files(module, root), *package.rglob("*.py")):
             with suppress(ConfigError):  # not valid Python: importing it raises an error
                 graph = _import_graph([file], root, imports)
                 names.update(name for imported in graph.values() for name in imported)

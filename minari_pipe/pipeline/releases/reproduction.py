@@ -30,7 +30,7 @@ from minari_pipe.pipeline.repository import git, top_of
 from minari_pipe.pipeline.run.driver import keep_places
 from minari_pipe.pipeline.stages.given_training import GIVEN_VARIABLE
 from minari_pipe.pipeline.workspace import STATE, is_checkout, write_atomic
-from minari_pipe.pipeline.workspace_links import check_folder, inside
+from minari_pipe.pipeline.workspace_links import check_folder, check_place, inside
 
 #: Files in a pipeline's folder that define how it is made; all others are outputs.
 _KEPT = {"params.yaml", "dvc.yaml", ".gitignore", "skipped.json"}
@@ -105,8 +105,12 @@ def reproduction(own: Path, name: str, commit: str) -> Iterator[Reproduction]:
         refuse_links(root, place / "clone")  # a git tree may have two entries of one name
         if not (root / ".dvc").is_dir():
             raise ConfigError(f"{top} has no DVC workspace at {commit[:12]}")
-        for path in (root / "catalog", *root.glob("pipelines/*/*.yaml")):  # read from here on
-            check_folder(path, root)
+        check_folder(root / "catalog", root)  # it is read from here on, and so are params.yaml
+        check_place(root / "pipelines", root)
+        for own_folder in root.glob("pipelines/*"):
+            check_place(own_folder, root)
+            for path in own_folder.glob("*.yaml"):
+                check_folder(path, root)
         found = Reproduction(root, name, place / "given")
         for pipeline in found.pipelines:
             _forget_outputs(root, pipeline)

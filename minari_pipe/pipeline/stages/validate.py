@@ -35,6 +35,7 @@ def validate(folder: Path, params: Config) -> dict[str, Any]:
         data_path,
         metadata,
         Options(
+            is_own=True,
             trusted_modules=tuple(sorted(trusted_modules())),
             acknowledge=tuple(options.acknowledge),
             replay_steps=options.replay_steps,

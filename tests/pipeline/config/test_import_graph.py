@@ -143,6 +143,14 @@ def test_a_module_of_the_workspace_that_is_a_link_is_refused(link, tmp_path, mon
         WorkspaceFinder(root).find_spec(link.removesuffix(".py"))
 
 
+def test_a_link_to_a_folder_beside_a_trusted_module_is_not_listed(tmp_path, monkeypatch):
+    root = write(tmp_path / "work", a="", b="")
+    (root / "a").symlink_to(tmp_path)
+    monkeypatch.setenv("MINARI_PIPE_TRUSTED_MODULES", "a")
+    with pytest.raises(LinkError, match="a is a symlink"):
+        WorkspaceFinder(root).find_spec("b")
+
+
 def test_imports_are_followed_from_the_workspace_to_other_folders_of_the_users(
     tmp_path, monkeypatch
 ):

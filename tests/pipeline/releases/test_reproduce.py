@@ -279,7 +279,9 @@ def test_a_stranger_s_repository_brings_no_setting_no_output_and_no_way_out(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("place", ["catalog/aa/b-v0.json", "pipelines/push/params.yaml"])
+@pytest.mark.parametrize(
+    "place", ["catalog/aa/b-v0.json", "pipelines/push/params.yaml", "pipelines/evil"]
+)
 def test_no_link_of_the_tag_is_read_through(place, workspace, tmp_path, monkeypatch):
     here(workspace, monkeypatch)
     (tmp_path / "mine").write_text('{"pipeline": "precious/x"}')

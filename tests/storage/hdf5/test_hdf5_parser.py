@@ -573,6 +573,100 @@ def test_a_heap_that_libhdf5_reads_in_another_way_is_refused(tmp_path, kind, siz
         check_readable(path)
 
 
+_HEAP = struct.Struct("<4sBHHBIQQQQQQQQQQQQHQQHHQH")
+
+
+def write_heap(path: Path) -> tuple[bytearray, int, list[Any]]:
+    """Write a group of ten links, which lie in a fractal heap; the bytes, and the heap's header."""
+    with h5py.File(path, "w") as file:
+        order = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
+        order.set_link_creation_order(h5py.h5p.CRT_ORDER_TRACKED)
+        h5py.h5g.create(file.id, b"infos", gcpl=order)
+        for number in range(10):
+            file["infos"][f"name_{number}"] = np.arange(3)
+    content = bytearray(path.read_bytes())
+    at = content.index(b"FRHP")
+    return content, at, list(_HEAP.unpack_from(content, at))
+
+
+def put(content: bytearray, at: int, part: bytes) -> None:
+    """Put a part of a file in its place, with its checksum."""
+    content[at : at + len(part) + 4] = part + struct.pack("<I", lookup3(part))
+
+
+@pytest.mark.parametrize("field", [18, 19, 20], ids=["width", "first size", "largest size"])
+def test_a_fractal_heap_in_which_libhdf5_would_look_elsewhere_is_refused(tmp_path, field):
+    """libhdf5 takes the logarithm of each size, and so may find another link than is here."""
+    content, at, heap = write_heap(tmp_path / "x.hdf5")
+    heap[field] -= 1
+    put(content, at, _HEAP.pack(*heap))
+    (tmp_path / "x.hdf5").write_bytes(content)
+    with (
+        reader.open_file(tmp_path / "x.hdf5") as file,
+        pytest.raises(CorruptDatasetError, match="a size in a fractal heap is no power of two"),
+    ):
+        list(file["infos"])
+
+
+def test_of_long_links_with_one_number_none_is_taken(tmp_path):
+    """libhdf5 takes the one in the middle."""
+    content, at, heap = write_heap(tmp_path / "x.hdf5")
+    records = content.index(b"BTLF\0\5") + 6
+    offset = int.from_bytes(content[records + 5 : records + 5 + (heap[21] + 7) // 8], "little")
+    message = heap[23] + offset
+    three = struct.pack("<QQQ", message, 30, 1) * 3
+    leaf, tree = len(content), len(content) + 512
+    content += bytes(1024)
+    put(content, leaf, b"BTLF\0\1" + three)
+    put(content, tree, struct.pack("<4sBBIHHBBQHQ", b"BTHD", 0, 1, 512, 24, 0, 100, 40, leaf, 3, 3))
+    heap[6:8] = 2, tree
+    put(content, at, _HEAP.pack(*heap))
+    content[records + 4 : records + 11] = b"\x10" + (1).to_bytes(6, "little")
+    put(content, records - 6, bytes(content[records - 6 : records + 110]))
+    struct.pack_into("<Q", content, 40, len(content))  # the end of the file
+    (tmp_path / "x.hdf5").write_bytes(content)
+    with (
+        reader.open_file(tmp_path / "x.hdf5") as file,
+        pytest.raises(CorruptDatasetError, match="two objects of a fractal heap have the same"),
+    ):
+        list(file["infos"])
+
+
+WAYS_OUT: dict[str, Any] = {
+    "external link": lambda file: file.update(x=h5py.ExternalLink("b.hdf5", "/x")),
+    "soft link": lambda file: file["g"].update(x=h5py.SoftLink("/y")),
+    "external values": lambda file: file.create_dataset(
+        "g/x", (3,), "u1", external=[("/etc/hostname", 0, 3)]
+    ),
+    "virtual values": lambda file: file["g"].create_virtual_dataset(
+        "x", virtual([h5py.VirtualSource("b.hdf5", "x", (3,))])
+    ),
+    "opaque values": lambda file: file.update(x=np.zeros(3, "V8")),
+    "an opaque attribute": lambda file: file["g"].attrs.create("x", np.zeros(3, "V8")),
+}
+
+
+def virtual(sources: list[h5py.VirtualSource]) -> h5py.VirtualLayout:
+    layout = h5py.VirtualLayout((3,), "u1")
+    for source in sources:
+        layout[:] = source
+    return layout
+
+
+@pytest.mark.parametrize("way", WAYS_OUT.values(), ids=WAYS_OUT)
+def test_ways_out_of_a_file_are_found_by_libhdf5_itself(way, tmp_path):
+    """It may see another file than our reader does."""
+    path = tmp_path / "x.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_group("g")["y"] = np.arange(3)
+        file["same"] = file["g"]
+    checked.check_inside(path)
+    with h5py.File(path, "r+") as file:
+        way(file)
+    with pytest.raises(CorruptDatasetError, match="is a link|another file|opaque values"):
+        checked.check_inside(path)
+
+
 # --- small files that ask for much memory
 
 

@@ -1,4 +1,4 @@
-"""Read a whole HDF5 file with libhdf5, in a process that may crash.
+"""Read an HDF5 file with libhdf5, in a process that may crash.
 
 :mod:`minari_pipe.storage.hdf5.parser.checked` runs this as a script; it imports nothing from this
 package, so that it starts quickly from anywhere.
@@ -15,7 +15,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5t, h5z
+from h5py import h5a, h5d, h5g, h5l, h5o, h5t, h5z
 
 #: rows are read in parts of about this many bytes
 _PART = 2**26
@@ -67,17 +67,62 @@ def refuse_opaque(node: Any) -> None:
     Raises:
         ValueError: a type is opaque, or has an opaque part.
     """
-    kinds = [(node.name, node.id.get_type())] if isinstance(node, h5py.Dataset) else []
-    for name in node.attrs:
-        kinds.append((f"the attribute {name!r} of {node.name}", node.attrs.get_id(name).get_type()))
+    kinds: list[tuple[bytes, Any]] = []
+    if isinstance(node, h5py.Dataset):
+        kinds.append((b"", node.id.get_type()))
+    for at in range(h5a.get_num_attrs(node.id)):
+        attribute = h5a.open(node.id, index=at)
+        kinds.append((attribute.name, attribute.get_type()))
     while kinds:
         what, kind = kinds.pop()
         if isinstance(kind, h5t.TypeOpaqueID):
-            raise ValueError(f"{what} has opaque values, which no program can read safely")
+            where = f"the attribute {what.decode('utf-8', 'replace')!r} of " if what else ""
+            raise ValueError(
+                f"{where}{node.name} has opaque values, which no program can read safely"
+            )
         if isinstance(kind, h5t.TypeCompoundID):
             kinds += [(what, kind.get_member_type(n)) for n in range(kind.get_nmembers())]
         elif isinstance(kind, h5t.TypeArrayID | h5t.TypeVlenID):
             kinds.append((what, kind.get_super()))
+
+
+def stay_inside(file: h5py.File) -> None:
+    """Read the structure of a file that has hard links alone, and no values of other files.
+
+    Raises:
+        ValueError: it has other links, values of another file, or as in :func:`refuse_opaque`.
+    """
+    seen = set()
+    pending: list[Any] = [file.id]
+    while pending:
+        group = pending.pop()
+        for name, kind, address in _links(group):
+            if kind != h5l.TYPE_HARD or b"/" in name or name == b".":
+                where = h5py.Group(group).name
+                raise ValueError(
+                    f"{where} has a member {name.decode('utf-8', 'replace')!r} that is a link, or "
+                    f"that h5py takes for a path"
+                )
+            if address in seen:
+                continue
+            seen.add(address)
+            node = h5o.open(group, name)
+            if isinstance(node, h5g.GroupID):
+                pending.append(node)
+                refuse_opaque(h5py.Group(node))
+            elif isinstance(node, h5d.DatasetID):
+                dataset = h5py.Dataset(node)
+                refuse_opaque(dataset)
+                if is_elsewhere(dataset):
+                    raise ValueError(f"{dataset.name} takes its values from another file")
+
+
+def _links(group: Any) -> list[tuple[bytes, int, int]]:
+    """Return name, type and, of a hard link, address of each link of a group."""
+    links: list[tuple[bytes, int, int]] = []
+    # h5py hands over the same object for each link
+    group.links.iterate(lambda name, info: links.append((name, info.type, info.u)), info=True)
+    return links
 
 
 def is_elsewhere(dataset: h5py.Dataset) -> bool:
@@ -211,10 +256,11 @@ def _read(dataset: h5py.Dataset, size: int, left: int) -> int:
     return left
 
 
-def main(path: str, seconds: int, memory: int, size: int) -> int:
+def main(how: str, path: str, seconds: int, memory: int, size: int) -> int:
     """Read the file within limits on time and memory; print what is wrong to stdout.
 
     Args:
+        how: ``whole``, or ``structure`` for :func:`stay_inside`.
         path: the file.
         seconds: limit on CPU time.
         memory: limit on the memory to allocate, in bytes.
@@ -232,12 +278,13 @@ def main(path: str, seconds: int, memory: int, size: int) -> int:
         pass
     try:
         with h5py.File(path, "r") as file:
-            walk(file, size)
+            stay_inside(file) if how == "structure" else walk(file, size)
     except Exception as error:
-        sys.stdout.write(f"{type(error).__name__}: {error}")
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        sys.stdout.write(f"{kind}{error}")
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))
+    sys.exit(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))

@@ -335,6 +335,10 @@ class FractalHeap:
         if filters:
             raise NotUnderstoodError("a filtered fractal heap")
         check_sum(head, "a fractal heap")
+        if any(size.bit_count() > 1 for size in (self._width, self._start, self._largest)):
+            raise CorruptDatasetError(
+                "a size in a fractal heap is no power of two"
+            )  # libhdf5 rounds
         self._offset_size = (bits + 7) // 8
         self._length_size = min((self._largest.bit_length() + 6) // 8, _width_of(most))
         #: direct blocks, which hold the managed objects: offset in the heap, address and size
@@ -364,9 +368,11 @@ class FractalHeap:
             place, length = struct.unpack_from("<QQ", identifier, 1)
             return self._take(place, length, "an object of a heap")
         if self._long is None:
-            records = tree_records(self._source, self._huge, 1)
-            unpacked = (struct.unpack("<QQQ", record) for record in records)
-            self._long = {key: (place, length) for place, length, key in unpacked}
+            found = tree_records(self._source, self._huge, 1)
+            records = [struct.unpack("<QQQ", record) for record in found]
+            self._long = {key: (place, length) for place, length, key in records}
+            if len(self._long) < len(records):
+                raise CorruptDatasetError("two objects of a fractal heap have the same number")
         key = int.from_bytes(identifier[1 : min(self._id_size, 9)], "little")
         if key not in self._long:
             raise CorruptDatasetError("an object is missing from a fractal heap")
