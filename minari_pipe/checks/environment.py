@@ -14,6 +14,8 @@ from minari_pipe.checks.base import Check, Finding, Subject, shown
 from minari_pipe.core import environments
 from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import serialize_space
+from minari_pipe.core.tree import map_leaves
+from minari_pipe.core.trust import check_files
 from minari_pipe.errors import TrustError
 
 LIMIT = "max_episode_steps"
@@ -102,6 +104,22 @@ def recover(subject: Subject, spec: str) -> gym.Env:
     recorded = json.loads(spec).get("kwargs") or {}
     windowless = {"render_mode": None} if recorded.get("render_mode") == "human" else {}
     return environments.recover(spec, trusted_modules=subject.options.trusted_modules, **windowless)
+
+
+def options_fault(options: Any) -> TrustError | None:
+    """Return why recorded options of ``reset`` cannot be trusted, or ``None``.
+
+    An environment may read a file that they name.
+    """
+
+    def plain(leaf: Any) -> Any:
+        return leaf.tolist() if isinstance(leaf, np.ndarray) else leaf
+
+    try:
+        check_files("options", map_leaves(plain, options), below=None)
+    except TrustError as error:
+        return error
+    return None
 
 
 def spec_fault(subject: Subject, spec: Any) -> str | None:

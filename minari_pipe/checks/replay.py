@@ -43,7 +43,7 @@ from packaging.utils import canonicalize_name
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.coverage import Coverage
-from minari_pipe.checks.environment import recover, spec_fault
+from minari_pipe.checks.environment import options_fault, recover, spec_fault
 from minari_pipe.checks.pictures import picture_difference
 from minari_pipe.checks.state_view import StateView
 from minari_pipe.checks.stepwise import (
@@ -180,6 +180,9 @@ class Replay(Check):
             if self._way_to_place(episode, NO_START)[0] is not None:
                 coverage.steps += n_steps
                 yield from self._step_by_step(episode, NO_START, n_steps, BY_OBSERVATION)
+            return
+        if fault := options_fault(start["options"]):
+            yield self.error(episode.path("options"), f"not replayed: {fault}")
             return
         coverage.replayed += 1
         coverage.steps += n_steps
@@ -495,8 +498,7 @@ def reset_arguments(episode: Episode, *, takes_state: bool) -> dict[str, Any] | 
         episode: the episode.
         takes_state: whether the environment's ``reset`` takes an ``initial_state_dict``.
     """
-    seed = episode.metadata.get("seed")
-    options = episode.metadata.get("options")
+    seed, options = episode.metadata.get("seed"), episode.metadata.get("options")
     if seed is not None:
         return {"seed": int(seed), "options": options}
     # An episode without a seed may use any seed, as long as it is always the same one.

@@ -226,8 +226,9 @@ def check_files(
 ) -> list[str]:
     """Refuse arguments with an outside file, which a config must not get read or published.
 
-    A text counts as the path of an outside file if it starts at the file system's root or at a
-    home and exists, or if it contains ``..``.
+    A text counts as the path of an outside file if it contains ``..``, or if it starts at the file
+    system's root or at a home and exists or lies in a folder that does: an environment may write
+    the file, or add an ending to its name.
 
     Args:
         where: the key that holds the values, for the message.
@@ -340,9 +341,10 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     # that begins with a dot as one.
     # A reader that reduces `FILE/` or a long path finds what the system does not.
     reduced = os.path.normpath(path)
-    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced))
+    in_folder = _starts_in_a_folder(reduced)
+    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced) or in_folder)
     is_place = os.path.isabs(path) or is_here
-    is_there = os.path.lexists(path) or os.path.lexists(reduced)
+    is_there = os.path.lexists(path) or os.path.lexists(reduced) or in_folder
     if not (leads_up or (is_place and is_there)):
         return None
     if below is None:
@@ -355,6 +357,13 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     if is_below and (leads_below or not leads_up):
         return None
     return os.path.normpath(place)
+
+
+def _starts_in_a_folder(path: str) -> bool:
+    """Return whether the first part of a path is a folder that exists, and not all of it."""
+    parts = Path(path).parts
+    first = parts[: 2 if os.path.isabs(path) else 1]
+    return len(parts) > len(first) and os.path.isdir(os.path.join(*first))
 
 
 def how_to_trust(module: str) -> str:

@@ -183,6 +183,25 @@ def test_other_seed_or_options(tmp_path: Path) -> None:
     assert finding.message.startswith("reset (row 0)")
 
 
+def test_options_that_name_a_file_elsewhere_reach_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may read the file, and what it read would be in the finding."""
+    data = collect(tmp_path)
+    monkeypatch.setattr(
+        Counting, "reset", lambda *_, options=None, **__: pytest.fail(f"got {options}")
+    )
+    with data.file() as file:
+        for episode in file.values():
+            episode.attrs["options/level"] = str(tmp_path / "secret")
+    found = [
+        f for f in data.check(skip=("environment", "reference")).findings if f.level == "error"
+    ]
+    assert {finding.path for finding in found} >= {"episode 0 / options", "episode 1 / options"}
+    assert "options.level is " in found[0].message
+    assert "which is a file elsewhere" in found[0].message
+
+
 @pytest.mark.parametrize("name", ["terminations", "truncations"])
 def test_flag_of_the_last_step(tmp_path: Path, name: str) -> None:
     """Recorded as ended by the environment, which does not end there, or the other way round."""

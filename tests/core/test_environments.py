@@ -288,6 +288,22 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
         recover(json.dumps(spec))
 
 
+@pytest.mark.parametrize(
+    "path", ["{folder}/model", "{folder}/new", "{folder}/new/run", "~/new", "robots/model"]
+)
+def test_a_name_that_an_environment_may_complete_or_make_is_one_of_a_file_elsewhere(
+    path, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robots").mkdir()
+    path = path.format(folder=tmp_path)
+    spec = json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": {"log_dir": path}}
+    with pytest.raises(TrustError, match=f"log_dir is '{path}', which is a file elsewhere"):
+        recover(json.dumps(spec))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["robots"]
+
+
 def test_trust_in_a_path_is_none_in_the_target_of_a_link_on_it(tmp_path, monkeypatch):
     """The system goes on from the target of a link, where ``..`` is cut off as text elsewhere."""
     models, private = tmp_path / "work" / "models", tmp_path / "private"

@@ -1120,6 +1120,8 @@ PATHS_OUT = (
     "within/../../mine/tiny/thesis.txt",  # of which the link is left out where it is read
     # which the system does not find, but who reduces paths does
     *("{elsewhere}/tiny/thesis.txt/", "{elsewhere}/tiny/thesis.txt/."),
+    # which an environment may complete, or make
+    *("{elsewhere}/tiny/thesis", "{elsewhere}/new/folder"),
     "/" + "./" * 2100 + "{elsewhere}/tiny/thesis.txt",
 )
 
@@ -1145,6 +1147,22 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     if "link" not in path:
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
         assert check_files(config, root, []) == []
+
+
+@pytest.mark.parametrize("text", ["models/thesis", "out/new", "out/new/folder", "thesis"])
+def test_a_name_that_an_environment_may_complete_or_make_leads_over_no_link(
+    text, tmp_path, elsewhere
+):
+    root = make_workspace(tmp_path / "work")
+    (root / "models").mkdir()
+    for place in ("models/thesis.txt", "thesis.txt"):
+        (root / place).symlink_to(elsewhere / "tiny" / "thesis.txt")
+    (root / "out").symlink_to(elsewhere)
+    config = config_of({"env": {"kwargs": {"level": text}}})
+    with pytest.raises(LinkError, match="is a symlink to"):
+        check_files(config, root, [])
+    others = {"render_mode": "human", "topic": "/top/ic", "map": "4x4", "new": "results/new"}
+    assert check_files(config_of({"env": {"kwargs": others}}), root, []) == []
 
 
 def test_a_file_that_was_typed_for_one_key_is_read_for_no_other(tmp_path, elsewhere):
@@ -1524,7 +1542,7 @@ def test_a_path_that_a_simulator_may_take_for_another_one_is_refused(what, tmp_p
     evil = Path(os.path.join(root, opened))
     evil.parent.mkdir(exist_ok=True)
     evil.write_text('<mujoco><include file="/a"/></mujoco>')
-    with pytest.raises(TrustError, match=f"a path with {what}, by which a simulator"):
+    with pytest.raises(TrustError, match=f"a path with {what}, by which|a file elsewhere"):
         check_files(config_of({"env": {"kwargs": {"xml_file": given}}}), root, [])
     with pytest.raises(TrustError, match=f"a path with {what}, by which|a file elsewhere"):
         make_environment("InvertedPendulum-v5", {"xml_file": given})

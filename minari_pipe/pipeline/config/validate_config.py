@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.metadata
 import math
 import os
@@ -16,7 +17,7 @@ from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.trust import check_target
-from minari_pipe.errors import ConfigError, did_you_mean
+from minari_pipe.errors import ConfigError, LinkError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.model_files import referenced_files
@@ -269,9 +270,9 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
         found += trust.check_files(section, values, below=root, given=given)
         for key, text in trust.texts(section, values):
             place = Path(os.path.normpath(root / text))
-            if place.is_relative_to(root) and os.path.lexists(place):
-                inside(root, place)
-                if section == "env" and os.path.isabs(text):
+            if root in place.parents:
+                _check_links(place, root)
+                if section == "env" and os.path.isabs(text) and os.path.lexists(place):
                     raise ConfigError(
                         f"{key} is {text!r}, an absolute path, which would be published; write it "
                         f"relative to the workspace: ./{place.relative_to(root)}"
@@ -284,6 +285,21 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
     for file in found:
         refuse_tracked_links(file)
     return found
+
+
+def _check_links(place: Path, root: Path) -> None:
+    """Refuse links on the way to a place, and files there whose name an ending would complete.
+
+    An environment may make the place, or add an ending such as ``.txt``.
+    """
+    try:
+        inside(root, place)
+        for file in place.parent.glob(f"{glob.escape(place.name)}.*"):
+            inside(root, file)
+    except LinkError:
+        raise
+    except OSError:  # no path at all, such as a long text
+        return
 
 
 def _check_not_own(params: Config, root: Path, name: str) -> None:
