@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,8 +14,8 @@ import numpy as np
 from minari_pipe.checks.base import Check, Finding, Subject, shown
 from minari_pipe.core import environments
 from minari_pipe.core.json_object import json_object
+from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.core.tree import map_leaves
 from minari_pipe.core.trust import check_files
 from minari_pipe.errors import TrustError
 
@@ -111,15 +112,24 @@ def options_fault(options: Any) -> TrustError | None:
 
     An environment may read a file that they name.
     """
-
-    def plain(leaf: Any) -> Any:
-        return leaf.tolist() if isinstance(leaf, np.ndarray) else leaf
-
     try:
-        check_files("options", map_leaves(plain, options), below=None)
+        plain = _plain(options)
+        check_files("options", plain, below=None)
+        check_arguments("", plain, where="options")
     except TrustError as error:
         return error
     return None
+
+
+def _plain(value: Any) -> Any:
+    """Return values with lists for arrays, and texts for bytes, which are paths as well."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return os.fsdecode(value) if isinstance(value, bytes) else value
 
 
 def spec_fault(subject: Subject, spec: Any) -> str | None:

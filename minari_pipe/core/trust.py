@@ -14,6 +14,7 @@ the user can make a module or a checkpoint trusted, in one of three ways:
 
 from __future__ import annotations
 
+import glob
 import importlib
 import json
 import os
@@ -251,14 +252,15 @@ def check_files(
     """
     found = []
     for key, text in texts(where, values):
-        place = _elsewhere(text, below)
-        if place in _named and place == real_place(text, below):
-            continue
-        if place is not None and (key, text) in given:
-            found.append(place)
-        elif place is not None:
-            fault = f"{key} is {text!r}, which is a file elsewhere that you did not name"
-            check_path(fault, place, real_place(text, below), inside=below)
+        for part in _parts(text, below):
+            place = _elsewhere(part, below)
+            if place is None or (place in _named and place == real_place(part, below)):
+                continue
+            if (key, text) in given:
+                found.append(place)
+            else:
+                fault = f"{key} is {text!r}, which is a file elsewhere that you did not name"
+                check_path(fault, place, real_place(part, below), inside=below)
     return found
 
 
@@ -333,6 +335,22 @@ def real_place(text: str, below: Path | None) -> str:
     return os.path.realpath(place) if os.pardir in text.split("/") else os.path.abspath(place)
 
 
+#: what may stand before a path in a text
+_BOUNDARY = re.compile(r"[\s,;:=|@\"'()\[\]{}<>]+")
+
+
+def _parts(text: str, below: Path | None) -> Iterator[str]:
+    """Yield a text and, unless a file has that name, what in it a program may take for a path.
+
+    Such as in ``file:/x``, ``$HOME/x``, ``--log=/x`` or ``a.xml,/x``.
+    """
+    yield text
+    if os.path.lexists(os.path.join(below or "", os.path.expanduser(text))):
+        return
+    for form in dict.fromkeys((text, os.path.expandvars(text))):
+        yield from (part for part in _BOUNDARY.split(form) if part not in ("", text))
+
+
 def _elsewhere(text: str, below: Path | None) -> str | None:
     """Return the path that a text leads to if it is outside a folder, else None."""
     path = os.path.expanduser(text)
@@ -342,9 +360,10 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     # A reader that reduces `FILE/` or a long path finds what the system does not.
     reduced = os.path.normpath(path)
     in_folder = _starts_in_a_folder(reduced)
+    begins_link = below is None and _begins_a_link(reduced)
     is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced) or in_folder)
-    is_place = os.path.isabs(path) or is_here
-    is_there = os.path.lexists(path) or os.path.lexists(reduced) or in_folder
+    is_place = os.path.isabs(path) or is_here or begins_link
+    is_there = os.path.lexists(path) or os.path.lexists(reduced) or in_folder or begins_link
     if not (leads_up or (is_place and is_there)):
         return None
     if below is None:
@@ -364,6 +383,12 @@ def _starts_in_a_folder(path: str) -> bool:
     parts = Path(path).parts
     first = parts[: 2 if os.path.isabs(path) else 1]
     return len(parts) > len(first) and os.path.isdir(os.path.join(*first))
+
+
+def _begins_a_link(path: str) -> bool:
+    """Return whether a symlink of the current folder has a name that begins so."""
+    first, *_ = Path(path).parts or ("/",)
+    return first != "/" and any(map(os.path.islink, glob.glob(f"{glob.escape(first)}*")))
 
 
 def how_to_trust(module: str) -> str:

@@ -294,7 +294,7 @@ def _check_links(place: Path, root: Path) -> None:
     """
     try:
         inside(root, place)
-        for file in place.parent.glob(f"{glob.escape(place.name)}.*"):
+        for file in place.parent.glob(f"{glob.escape(place.name)}*"):
             inside(root, file)
     except LinkError:
         raise

@@ -358,6 +358,20 @@ def test_a_cluster_that_only_a_file_names_is_not_spoken_to():
         make_engine(replace(SETTINGS, name="ray", address="10.0.0.1:6379"))
 
 
+def test_a_block_on_a_cluster_runs_in_the_workspace_or_in_an_empty_folder(tmp_path, monkeypatch):
+    """There the paths of a config are checked, and not where the user typed `ray start`."""
+    from minari_pipe.pipeline.execution.engines import ray
+
+    monkeypatch.chdir("/")
+    assert ray._run(os.getcwd, str(tmp_path)) == str(tmp_path)
+    monkeypatch.chdir("/")
+    empty = Path(ray._run(os.getcwd, str(tmp_path / "not on this node")))
+    assert empty.name.startswith("minari_pipe-")
+    assert list(empty.iterdir()) == []
+    monkeypatch.chdir("/")
+    empty.rmdir()
+
+
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", "127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"no Ray cluster at engine.address='127.0.0.1:9': "):

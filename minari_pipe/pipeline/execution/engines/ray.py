@@ -89,7 +89,7 @@ class RayEngine(Engine):
         return int(sum(node["Resources"].get("CPU", 0) for node in nodes))
 
     def submit(self, ticket: int, call: Call) -> None:
-        self._refs[self._run.remote(call)] = ticket
+        self._refs[self._run.remote(call, os.getcwd())] = ticket
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
         from ray.exceptions import RayError, TaskCancelledError
@@ -167,7 +167,16 @@ class RayEngine(Engine):
             self._folder.cleanup()
 
 
-def _run(call: Call) -> Outcome:
+def _run(call: Call, folder: str) -> Outcome:
+    """Run a call in the workspace, where relative paths of a config are checked.
+
+    A worker starts where the user typed ``ray start``. A node that does not have the workspace has
+    none of its files.
+    """
+    try:
+        os.chdir(folder)
+    except OSError:
+        os.chdir(tempfile.mkdtemp(prefix="minari_pipe-"))
     return call()
 
 
