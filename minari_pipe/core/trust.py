@@ -347,8 +347,8 @@ def _parts(text: str, below: Path | None) -> Iterator[str]:
     yield text
     if os.path.lexists(os.path.join(below or "", os.path.expanduser(text))):
         return
-    for form in dict.fromkeys((text, os.path.expandvars(text))):
-        yield from (part for part in _BOUNDARY.split(form) if part not in ("", text))
+    parts = {*_BOUNDARY.split(text), *_BOUNDARY.split(os.path.expandvars(text))}  # each once
+    yield from sorted(parts - {"", text})
 
 
 def _elsewhere(text: str, below: Path | None) -> str | None:
@@ -359,11 +359,10 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
     # that begins with a dot as one.
     # A reader that reduces `FILE/` or a long path finds what the system does not.
     reduced = os.path.normpath(path)
-    in_folder = _starts_in_a_folder(reduced)
-    begins_link = below is None and _begins_a_link(reduced)
-    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced) or in_folder)
-    is_place = os.path.isabs(path) or is_here or begins_link
-    is_there = os.path.lexists(path) or os.path.lexists(reduced) or in_folder or begins_link
+    begins = _starts_in_a_folder(reduced) or (below is None and _begins_a_link(reduced))
+    is_here = below is None and (path.startswith(os.curdir) or os.path.isfile(reduced) or begins)
+    is_place = os.path.isabs(path) or is_here
+    is_there = os.path.lexists(path) or os.path.lexists(reduced) or begins
     if not (leads_up or (is_place and is_there)):
         return None
     if below is None:

@@ -76,9 +76,12 @@ def test_a_dataset_may_begin_without_episodes() -> None:
 
 
 @pytest.mark.parametrize("fault", ["code", "file"])
-def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(fault, tmp_path) -> None:
+def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(
+    fault, tmp_path, monkeypatch
+) -> None:
     """As ``dataset.env_spec`` gives it; the user may make another dataset with it."""
-    kwargs = {"command": f"touch {tmp_path / 'ran'}"}
+    monkeypatch.chdir(tmp_path)
+    kwargs = {"command": "touch ran"}
     spec = EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs)
     if fault == "file":
         (tmp_path / "model.xml").write_text("<mujoco/>")
@@ -110,8 +113,11 @@ def test_a_spec_of_a_stranger_s_dataset_runs_no_code_and_reads_no_file(fault, tm
         vectors.create_dataset("aa/d-v0", **DESCRIBED)
 
 
-def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(tmp_path) -> None:
-    kwargs = {"command": f"touch {tmp_path / 'ran'}"}
+def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kwargs = {"command": "touch ran"}
     wrapper = WrapperSpec("W", "os:system", kwargs)
     scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
     for spec in (

@@ -1422,6 +1422,8 @@ def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_w
         ConfigError, match=r"env.kwargs.xml_file is .*, an absolute path, .* \./model.xml"
     ):
         check_files(config, root, [])
+    with pytest.raises(ConfigError, match=r"env.kwargs.folder is .*, an absolute path, which"):
+        check_files(config_of({"env": {"kwargs": {"folder": str(root)}}}), root, [])
 
 
 #: Models that name a file of the user's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import importlib.metadata
 import math
@@ -17,7 +18,7 @@ from minari_pipe.core.dataset_id import check_new_dataset_id, parse_dataset_id
 from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.trust import check_target
-from minari_pipe.errors import ConfigError, LinkError, did_you_mean
+from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.model_files import referenced_files
@@ -270,7 +271,7 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
         found += trust.check_files(section, values, below=root, given=given)
         for key, text in trust.texts(section, values):
             place = Path(os.path.normpath(root / text))
-            if root in place.parents:
+            if place.is_relative_to(root):
                 _check_links(place, root)
                 if section == "env" and os.path.isabs(text) and os.path.lexists(place):
                     raise ConfigError(
@@ -294,12 +295,11 @@ def _check_links(place: Path, root: Path) -> None:
     """
     try:
         inside(root, place)
-        for file in place.parent.glob(f"{glob.escape(place.name)}*"):
+        for file in place.parent.glob(f"{glob.escape(place.name)}*") if place != root else ():
             inside(root, file)
-    except LinkError:
-        raise
-    except OSError:  # no path at all, such as a long text
-        return
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # a text that no path can be
+            raise
 
 
 def _check_not_own(params: Config, root: Path, name: str) -> None:

@@ -365,11 +365,11 @@ def test_a_block_on_a_cluster_runs_in_the_workspace_or_in_an_empty_folder(tmp_pa
     monkeypatch.chdir("/")
     assert ray._run(os.getcwd, str(tmp_path)) == str(tmp_path)
     monkeypatch.chdir("/")
-    empty = Path(ray._run(os.getcwd, str(tmp_path / "not on this node")))
-    assert empty.name.startswith("minari_pipe-")
-    assert list(empty.iterdir()) == []
-    monkeypatch.chdir("/")
-    empty.rmdir()
+    empty, names = ray._run(lambda: (os.getcwd(), os.listdir()), str(tmp_path / "not on this node"))
+    assert Path(empty).name.startswith("minari_pipe-")
+    assert names == []
+    assert os.getcwd() == "/"
+    assert not Path(empty).exists()
 
 
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):

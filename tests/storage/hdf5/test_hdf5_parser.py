@@ -643,6 +643,7 @@ WAYS_OUT: dict[str, Any] = {
     ),
     "opaque values": lambda file: file.update(x=np.zeros(3, "V8")),
     "an opaque attribute": lambda file: file["g"].attrs.create("x", np.zeros(3, "V8")),
+    "an opaque attribute of the root": lambda file: file.attrs.create("x", np.zeros(3, "V8")),
 }
 
 

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import threading
 import time
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +174,11 @@ def _run(call: Call, folder: str) -> Outcome:
     A worker starts where the user typed ``ray start``. A node that does not have the workspace has
     none of its files.
     """
-    try:
-        os.chdir(folder)
-    except OSError:
-        os.chdir(tempfile.mkdtemp(prefix="minari_pipe-"))
-    return call()
+    if os.access(folder, os.X_OK):
+        with chdir(folder):
+            return call()
+    with tempfile.TemporaryDirectory(prefix="minari_pipe-") as empty, chdir(empty):
+        return call()
 
 
 def _import_ray() -> Any:

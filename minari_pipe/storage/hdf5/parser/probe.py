@@ -96,6 +96,7 @@ def stay_inside(file: h5py.File) -> None:
     pending: list[Any] = [file.id]
     while pending:
         group = pending.pop()
+        refuse_opaque(h5py.Group(group))
         for name, kind, address in _links(group):
             if kind != h5l.TYPE_HARD or b"/" in name or name == b".":
                 where = h5py.Group(group).name
@@ -109,7 +110,6 @@ def stay_inside(file: h5py.File) -> None:
             node = h5o.open(group, name)
             if isinstance(node, h5g.GroupID):
                 pending.append(node)
-                refuse_opaque(h5py.Group(node))
             elif isinstance(node, h5d.DatasetID):
                 dataset = h5py.Dataset(node)
                 refuse_opaque(dataset)

@@ -335,10 +335,9 @@ class FractalHeap:
         if filters:
             raise NotUnderstoodError("a filtered fractal heap")
         check_sum(head, "a fractal heap")
-        if any(size.bit_count() > 1 for size in (self._width, self._start, self._largest)):
-            raise CorruptDatasetError(
-                "a size in a fractal heap is no power of two"
-            )  # libhdf5 rounds
+        sizes = (self._width, self._start, self._largest)
+        if any(size.bit_count() > 1 for size in sizes):  # libhdf5 would round them
+            raise CorruptDatasetError("a size in a fractal heap is no power of two")
         self._offset_size = (bits + 7) // 8
         self._length_size = min((self._largest.bit_length() + 6) // 8, _width_of(most))
         #: direct blocks, which hold the managed objects: offset in the heap, address and size
