@@ -229,7 +229,8 @@ def check_files(
 
     A text counts as the path of an outside file if it contains ``..``, or if it starts at the file
     system's root or at a home and exists or lies in a folder that does: an environment may write
-    the file, or add an ending to its name.
+    the file, or add an ending to its name. So it does if a part of it is such a path, as in
+    ``a.xml,/x``, and without ``below`` if it begins the name of a symlink in the current folder.
 
     Args:
         where: the key that holds the values, for the message.
