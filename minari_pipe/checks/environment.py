@@ -13,10 +13,9 @@ import numpy as np
 
 from minari_pipe.checks.base import Check, Finding, Subject, shown
 from minari_pipe.core import environments
+from minari_pipe.core.env_specs import parse_spec
 from minari_pipe.core.json_object import json_object
-from minari_pipe.core.simulator_models import check_arguments
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.core.trust import check_files
 from minari_pipe.errors import TrustError
 
 LIMIT = "max_episode_steps"
@@ -107,15 +106,16 @@ def recover(subject: Subject, spec: str) -> gym.Env:
     return environments.recover(spec, trusted_modules=subject.options.trusted_modules, **windowless)
 
 
-def options_fault(options: Any) -> TrustError | None:
+def options_fault(subject: Subject, options: Any) -> TrustError | None:
     """Return why recorded options of ``reset`` cannot be trusted, or ``None``.
 
     An environment may read a file that they name.
     """
+    if not options:
+        return None
     try:
-        plain = _plain(options)
-        check_files("options", plain, below=None)
-        check_arguments("", plain, where="options")
+        spec, trusted = parse_spec(str(subject.environment)), subject.options.trusted_modules
+        environments.check_recorded(spec, "options", _plain(options), trusted)
     except TrustError as error:
         return error
     return None

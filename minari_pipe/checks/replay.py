@@ -181,7 +181,7 @@ class Replay(Check):
                 coverage.steps += n_steps
                 yield from self._step_by_step(episode, NO_START, n_steps, BY_OBSERVATION)
             return
-        if fault := options_fault(start["options"]):
+        if fault := options_fault(self.subject, start["options"]):
             yield self.error(episode.path("options"), f"not replayed: {fault}")
             return
         coverage.replayed += 1

@@ -29,6 +29,7 @@ from minari_pipe.core.trust import (
     is_trusted_module,
     resolve,
     split_target,
+    texts,
 )
 from minari_pipe.errors import (
     ConfigError,
@@ -75,6 +76,9 @@ SIMULATORS = {
     "gymnasium.envs.phys2d": (("jax",), "gymnasium[jax]"),
     "gymnasium.envs.tabular": (("jax",), "gymnasium[jax]"),
 }
+
+#: packages whose environments take no part of a text for a path, and complete none
+_READ_WHOLE_TEXTS = ("gymnasium", "gymnasium_robotics")
 
 # Registered, but they import whatever OpenAI Gym environment their arguments name.
 GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
@@ -412,12 +416,10 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
         9
     """
     spec = parse_spec(env_spec)
-    check_files(f"env_spec {spec.id!r}: kwargs", spec.kwargs, below=None)
+    check_recorded(spec, f"env_spec {spec.id!r}: kwargs", spec.kwargs, trusted_modules)
     for wrapper in spec.additional_wrappers:
-        check_files(f"wrapper {wrapper.name!r}: kwargs", wrapper.kwargs, below=None)
-    if not is_trusted_module(_module(spec), trusted=trusted_modules):
-        arguments = [spec.kwargs, *(wrapper.kwargs for wrapper in spec.additional_wrappers)]
-        check_arguments("", arguments, where=f"env_spec {spec.id!r}: kwargs")
+        where = f"wrapper {wrapper.name!r}: kwargs"
+        check_recorded(spec, where, wrapper.kwargs, trusted_modules)
     _refuse_adapter(spec.id, trusted_modules)
     try:
         if spec.id not in registry:
@@ -460,6 +462,37 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
             stacklevel=3,
         )
     return env
+
+
+def check_recorded(spec: EnvSpec, where: str, arguments: Any, trusted: Collection[str]) -> None:
+    """Refuse arguments of a dataset that lead its environment to files the user does not trust.
+
+    Only of the environments of Gymnasium and Gymnasium-Robotics it is known what they take for a
+    path: a whole text.
+
+    Args:
+        spec: of the environment.
+        where: the key that holds the arguments, for the message.
+        arguments: as JSON holds them, nested or not.
+        trusted: modules to trust for this call.
+
+    Raises:
+        TrustError: an argument may lead to such a file, and the module is not trusted.
+
+    Example:
+        >>> check_recorded(gym.spec("Ant-v5"), "kwargs", {"xml_file": "ant.xml"}, ())
+    """
+    check_files(where, arguments, below=None)
+    module = _module(spec)
+    if is_trusted_module(module, trusted=trusted):
+        return
+    package = module.partition(".")[0]
+    for key, text in texts(where, arguments):
+        if package not in _READ_WHOLE_TEXTS and re.search(r"[/\\~$]", text):
+            raise TrustError(
+                f"{key} is {text!r}, which {module} may take for a path; {how_to_trust(package)}"
+            )
+    check_arguments("", arguments, where=where)
 
 
 def make_by_spec(spec: EnvSpec) -> gym.Env:

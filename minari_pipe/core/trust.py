@@ -253,7 +253,7 @@ def check_files(
     """
     found = []
     for key, text in texts(where, values):
-        for part in _parts(text, below):
+        for part in parts(text, below):
             place = _elsewhere(part, below)
             if place is None or (place in _named and place == real_place(part, below)):
                 continue
@@ -340,7 +340,7 @@ def real_place(text: str, below: Path | None) -> str:
 _BOUNDARY = re.compile(r"[\s,;:=|@\"'()\[\]{}<>]+")
 
 
-def _parts(text: str, below: Path | None) -> Iterator[str]:
+def parts(text: str, below: Path | None) -> Iterator[str]:
     """Yield a text and, unless a file has that name, what in it a program may take for a path.
 
     Such as in ``file:/x``, ``$HOME/x``, ``--log=/x`` or ``a.xml,/x``.
@@ -348,8 +348,8 @@ def _parts(text: str, below: Path | None) -> Iterator[str]:
     yield text
     if os.path.lexists(os.path.join(below or "", os.path.expanduser(text))):
         return
-    parts = {*_BOUNDARY.split(text), *_BOUNDARY.split(os.path.expandvars(text))}  # each once
-    yield from sorted(parts - {"", text})
+    found = {*_BOUNDARY.split(text), *_BOUNDARY.split(os.path.expandvars(text))}  # each once
+    yield from sorted(found - {"", text})
 
 
 def _elsewhere(text: str, below: Path | None) -> str | None:

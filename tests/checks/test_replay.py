@@ -192,8 +192,9 @@ def test_other_seed_or_options(tmp_path: Path) -> None:
         np.bytes_(b"/etc/hostname"),
         np.array([b"/etc/hostname"]),
         "<mujoco><include file='/etc/hostname'/></mujoco>",
+        "levels/one",
     ],
-    ids=["text", "texts", "bytes", "an array of bytes", "a model"],
+    ids=["text", "texts", "bytes", "an array of bytes", "a model", "a path"],
 )
 def test_options_that_name_a_file_elsewhere_reach_no_environment(
     value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -313,6 +313,25 @@ def test_a_name_that_an_environment_may_complete_or_make_is_one_of_a_file_elsewh
     assert {file.name for file in tmp_path.iterdir()} == {"robots", "link", "link.txt"}
 
 
+@pytest.mark.parametrize("text", ["a/b", "~x", "$x", "a\\b", "--log=a/b", "a:b/c"])
+def test_no_path_of_a_dataset_reaches_an_environment_of_an_unknown_package(text, monkeypatch):
+    """What such an environment takes for a path, and where it looks for it, only its code says."""
+    made = []
+    gym.register("Unknown-v0", entry_point="unknown_package.envs:Unknown")
+    monkeypatch.setattr(gym, "make", lambda spec, **_: made.append(spec.kwargs))
+    monkeypatch.setattr("minari_pipe.core.environments._load", lambda entry_point: None)
+    try:
+        for kwargs, refused in (({"map": [text]}, True), ({"map": "4x4", "n": 1.5}, False)):
+            spec = json.loads(gym.spec("Unknown-v0").to_json()) | {"kwargs": kwargs}
+            if refused:
+                with pytest.raises(TrustError, match=r"kwargs\.map\[0\] .*which unknown_pack"):
+                    recover(json.dumps(spec))
+            recover(json.dumps(spec), trusted_modules=["unknown_package"] if refused else [])
+            assert made.pop() == kwargs
+    finally:
+        gym.registry.pop("Unknown-v0")
+
+
 def test_trust_in_a_path_is_none_in_the_target_of_a_link_on_it(tmp_path, monkeypatch):
     """The system goes on from the target of a link, where ``..`` is cut off as text elsewhere."""
     models, private = tmp_path / "work" / "models", tmp_path / "private"

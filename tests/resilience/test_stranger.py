@@ -1149,7 +1149,10 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
         assert check_files(config, root, []) == []
 
 
-@pytest.mark.parametrize("text", ["models/thesis", "out/new", "out/new/folder", "thesis", "the"])
+@pytest.mark.parametrize(
+    "text",
+    ["models/thesis", "out/new", "out/new/folder", "thesis", "the", "--log=out/new", "a.xml,out/b"],
+)
 def test_a_name_that_an_environment_may_complete_or_make_leads_over_no_link(
     text, tmp_path, elsewhere
 ):

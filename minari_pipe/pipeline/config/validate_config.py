@@ -270,14 +270,15 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
         values = values_of(vars(config)[section])
         found += trust.check_files(section, values, below=root, given=given)
         for key, text in trust.texts(section, values):
-            place = Path(os.path.normpath(root / text))
-            if place.is_relative_to(root):
-                _check_links(place, root)
-                if section == "env" and os.path.isabs(text) and os.path.lexists(place):
-                    raise ConfigError(
-                        f"{key} is {text!r}, an absolute path, which would be published; write it "
-                        f"relative to the workspace: ./{place.relative_to(root)}"
-                    )
+            for part in trust.parts(text, root):
+                if (place := Path(os.path.normpath(root / part))).is_relative_to(root):
+                    _check_links(place, root)
+            place = Path(os.path.normpath(text))
+            if section == "env" and place.is_relative_to(root) and os.path.lexists(place):
+                raise ConfigError(
+                    f"{key} is {text!r}, an absolute path, which would be published; write it "
+                    f"relative to the workspace: ./{place.relative_to(root)}"
+                )
     for where, env in _environments(filled(config)):
         arguments = {"kwargs": env.kwargs, "wrappers": env.wrappers}
         module = str(env.id).rpartition(":")[0]
