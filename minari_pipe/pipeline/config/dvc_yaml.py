@@ -230,8 +230,8 @@ def _entry(stage: Stage, name: str, params: Params, root: Path) -> dict[str, Any
         deps += [str(f.relative_to(root)) for f in stage_code(params, stage.name, root)]
     else:
         keys.append(f"code.{stage.name}")
-    deps += [_dependency(f, root) for f in code_files(params, stage.name, root)]
-    deps += [_dependency(f, root) for f in named_places(params, stage.name, root)]
+    deps += [dependency(f, root) for f in code_files(params, stage.name, root)]
+    deps += [dependency(f, root) for f in named_places(params, stage.name, root)]
     module = _module(stage.name, params)
     argument = f" {stage.name}" if stage.name == "train_expert" else ""
     entry: dict[str, Any] = {
@@ -279,11 +279,11 @@ def _named_files(params: Params, stage: str, root: Path) -> list[str]:
     for use in uses:
         for where, source in use.sources:
             if source.path is not None and not (publishes and where.endswith(".source")):
-                found.append(_dependency(os.path.expanduser(source.path), root))
+                found.append(dependency(os.path.expanduser(source.path), root))
     return found
 
 
-def _dependency(path: str | Path, root: Path) -> str:
+def dependency(path: str | Path, root: Path) -> str:
     """Return a file's path for ``dvc.yaml``: relative to the workspace if inside, else as given.
 
     Symlinks are not resolved: they may point elsewhere in another clone.

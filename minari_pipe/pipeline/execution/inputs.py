@@ -159,8 +159,8 @@ class Inputs:
         self.expected = Expected(stage, modules)
 
     def files(self, name: str) -> list[Path]:
-        """Return the files of a dependency, which may be a folder."""
-        stamps = self._stamps[name]
+        """Return the files of a dependency, which may be a folder; none if it was not there."""
+        stamps = self._stamps.get(name, {})
         return [self._root / name / place for place in stamps if not place.endswith("/")]
 
     def sha256(self, path: Path) -> str:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from minari_pipe._version import __version__
 from minari_pipe.errors import MinariPipeError, RemoteError
 from minari_pipe.pipeline.config import schema
+from minari_pipe.pipeline.config.dvc_yaml import dependency
 from minari_pipe.pipeline.config.oc_env import resolved, without_values
+from minari_pipe.pipeline.config.policy_refs import named_places
 from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace, Tally, Work
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.execution.engines.base import Engine, Outcome
@@ -371,14 +373,17 @@ def make_scheduler(
         skips: go on without a block that failed for good.
         skipped_before: blocks that are not tried, and the reason for each.
     """
-    settings = run.params.engine
+    settings, read = run.params.engine, run.inputs
     packages = {**run.params.packages.get(run.stage, {}), "minari_pipe": __version__}
     offered = {k: f for policy in policies for k, f in policy.files(run.root).items()}
-    expected = run.inputs.expected
+    hashes = {}
+    if settings.address is not None:  # a node may have other files under the same names
+        arguments = named_places(run.params, run.stage, run.root)
+        named = [file for path in arguments for file in read.files(dependency(path, run.root))]
+        hashes = {str(file): read.sha256(file) for file in named}
     shared, place = None, BlockPlace(run.root, packages=tuple(sorted(packages.items())))
     if settings.storage is None:
-        hashes = {str(file): run.inputs.sha256(file) for file in offered.values()}
-        expected = replace(expected, files=hashes)
+        hashes |= {str(file): read.sha256(file) for file in offered.values()}
     else:
         storage = resolved(settings.storage).rstrip("/")
         if (here := local_folder(storage)) is not None:
@@ -386,10 +391,10 @@ def make_scheduler(
         address = "/".join([storage, run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
         files = tuple((key, shared.offer(file)) for key, file in sorted(offered.items()))
-        if other := [k for k, digest in files if digest != run.inputs.sha256(offered[k])]:
+        if other := [k for k, digest in files if digest != read.sha256(offered[k])]:
             raise changed(str(offered[other[0]]), run.stage)
         place = replace(place, files=files)
-    place = replace(place, expected=expected)
+    place = replace(place, expected=replace(read.expected, files=hashes))
     folder = run.root / STATE / "work" / run.name / f"{run.stage}.blocks" / name
     return Scheduler(
         engine,

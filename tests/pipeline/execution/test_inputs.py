@@ -9,13 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.execution.engines.local import LocalEngine
 from minari_pipe.pipeline.execution.inputs import Inputs
+from minari_pipe.pipeline.execution.progress import Progress
+from minari_pipe.pipeline.execution.scheduler import make_scheduler
+from minari_pipe.pipeline.execution.stage import StageRun
 from tests.conftest import CHECKOUT, FULL
 from tests.pipeline.run.test_stages_rerun import MINE
 from tests.support import forks
@@ -310,6 +316,34 @@ def test_an_edit_that_keeps_size_and_time_is_seen(workspace):
         assert "mine: collect is up to date" in told
     rewrite(large, "2")
     assert "collect" in workspace.pipe("+dataset=mine", *named, **TRUSTED)
+
+
+@pytest.mark.parametrize("storage", [None, "s3://blocks/ray"])
+def test_a_node_of_a_cluster_must_have_the_files_that_arguments_name(storage, workspace):
+    named = ("+policy.controller.tables=tables", "+policy.controller.table=table.txt")
+    workspace.replace("my_policy.py", "gain):", "gain, tables, table):")
+    files = [workspace.root / "table.txt", workspace.root / "tables" / "inner" / "one"]
+    files[1].parent.mkdir(parents=True)
+    for file in files:
+        file.write_text(file.name)
+    workspace.pipe("+dataset=mine", *named, **TRUSTED)
+    run = StageRun(
+        "collect",
+        "mine",
+        workspace.root,
+        yaml.safe_load((workspace.root / "pipelines" / "mine" / "params.yaml").read_text()),
+    )
+    run.values["engine"] |= {"name": "ray", "address": "10.0.0.1:6379", "storage": storage}
+    made = make_scheduler(
+        run, LocalEngine(run.params.engine), "blocks", ".x", "", [], Progress("", print)
+    )
+    expected = made.place.expected
+    assert expected is not None
+    assert expected.files == {str(file): sha256_file(file) for file in files}
+    expected.check()
+    there = replace(expected, files={str(workspace.root / "other"): expected.files[str(files[0])]})
+    with pytest.raises(ConfigError, match="other differs between .*; copy the same file to both"):
+        replace(there, node="another").check()
 
 
 def test_a_flipped_bit_of_a_published_file_is_seen_and_mended(workspace):

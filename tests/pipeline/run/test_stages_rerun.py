@@ -13,7 +13,7 @@ import yaml
 
 from minari_pipe import load_dataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION, _dependency, dvc_yaml, read_params
+from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION, dependency, dvc_yaml, read_params
 from minari_pipe.pipeline.config.hydra_compose import recompose
 from minari_pipe.pipeline.config.oc_env import literal_texts
 from minari_pipe.pipeline.config.validate_config import prepare
@@ -361,7 +361,7 @@ def test_a_named_checkpoint_is_a_dependency_of_the_stages_that_read_it(
 )
 def test_a_file_whose_name_dvc_would_take_for_another_is_refused(name, told):
     with pytest.raises(ConfigError, match=re.escape(told)):
-        _dependency(name, Path("/work"))
+        dependency(name, Path("/work"))
 
 
 PICTURES = """\
