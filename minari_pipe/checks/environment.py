@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from minari_pipe.checks.base import Check, Finding, Subject, shown
+from minari_pipe.checks.base import Check, Episode, Finding, Subject, shown
 from minari_pipe.core import environments
 from minari_pipe.core.env_specs import parse_spec
 from minari_pipe.core.json_object import json_object
@@ -106,27 +106,37 @@ def recover(subject: Subject, spec: str) -> gym.Env:
     return environments.recover(spec, trusted_modules=subject.options.trusted_modules, **windowless)
 
 
-def options_fault(subject: Subject, options: Any) -> TrustError | None:
-    """Return why recorded options of ``reset`` cannot be trusted, or ``None``.
+def recorded_fault(
+    subject: Subject, episode: Episode, options: Any = None
+) -> tuple[str, str] | None:
+    """Return why recorded values must not reach the environment, after their place, or ``None``.
 
-    An environment may read a file that they name.
+    An environment may read a file that a text names, whether an option of ``reset``, an action or
+    part of a state or of a goal.
     """
-    if not options:
-        return None
+    spec, trusted = parse_spec(str(subject.environment)), subject.options.trusted_modules
+    columns = {
+        "actions": episode.actions,
+        "observations": episode.observations,
+        "infos": episode.infos.get("state") if isinstance(episode.infos, Mapping) else None,
+    }
+    name = "options"
     try:
-        spec, trusted = parse_spec(str(subject.environment)), subject.options.trusted_modules
-        environments.check_recorded(spec, "options", _plain(options), trusted)
+        environments.check_recorded(spec, name, _plain(options), trusted)
+        for name, column in columns.items():
+            if not subject.options.is_own:
+                environments.check_texts(spec, name, _plain(column), trusted)
     except TrustError as error:
-        return error
+        return episode.path(name), f"not replayed: {error}"
     return None
 
 
 def _plain(value: Any) -> Any:
-    """Return values with lists for arrays, and texts for bytes, which are paths as well."""
+    """Return values without numbers, lists for arrays, texts for bytes, which are paths as well."""
     if isinstance(value, Mapping):
         return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return None if value.dtype.kind in "biufcmM" else _plain(value.tolist())
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return os.fsdecode(value) if isinstance(value, bytes) else value

@@ -43,7 +43,7 @@ from packaging.utils import canonicalize_name
 from minari_pipe.checks.advisory import installed_version, pinned_versions, spec_id
 from minari_pipe.checks.base import MISSING, Check, Episode, Finding, Subject, shown
 from minari_pipe.checks.coverage import Coverage
-from minari_pipe.checks.environment import options_fault, recover, spec_fault
+from minari_pipe.checks.environment import recorded_fault, recover, spec_fault
 from minari_pipe.checks.pictures import picture_difference
 from minari_pipe.checks.state_view import StateView
 from minari_pipe.checks.stepwise import (
@@ -170,6 +170,9 @@ class Replay(Check):
             coverage.faulty += 1
             return
         start = reset_arguments(episode, takes_state=self._takes_state)
+        if fault := recorded_fault(self.subject, episode, start and start["options"]):
+            yield self.error(*fault)
+            return
         n_steps = self._share(episode.n_steps or 0)
         if start is None:
             coverage.not_replayable += 1
@@ -180,9 +183,6 @@ class Replay(Check):
             if self._way_to_place(episode, NO_START)[0] is not None:
                 coverage.steps += n_steps
                 yield from self._step_by_step(episode, NO_START, n_steps, BY_OBSERVATION)
-            return
-        if fault := options_fault(self.subject, start["options"]):
-            yield self.error(episode.path("options"), f"not replayed: {fault}")
             return
         coverage.replayed += 1
         coverage.steps += n_steps

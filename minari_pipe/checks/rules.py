@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject
-from minari_pipe.checks.environment import recover, spec_fault
+from minari_pipe.checks.environment import recorded_fault, recover, spec_fault
 from minari_pipe.checks.stepwise import FLOOR, walk_of
 
 WALKS = 3
@@ -58,6 +58,8 @@ class Rules(Check):
             return
         if self._rules is None:
             self._rules = self._obeyed()
+        if self._rules and recorded_fault(self.subject, episode):
+            return
         for rule in self._rules:
             if (wrong := rule(self._base, episode)) is not None:
                 where = episode.path(wrong.column)

@@ -166,7 +166,8 @@ def check_data_link(path: Path) -> None:
     refuse_tracked_links(path)
     end, top = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     parts = end.relative_to(top).parts if end.is_relative_to(top) else ()  # else refused elsewhere
-    if end.name != "data" or any(part.startswith(".") for part in parts):
+    is_dataset = end.name == "data" and id_at(root.joinpath(*parts)) is not None
+    if not is_dataset or any(part.startswith(".") for part in parts):
         refuse_link(os.fspath(path))
 
 

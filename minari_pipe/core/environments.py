@@ -78,7 +78,7 @@ SIMULATORS = {
 }
 
 #: packages whose environments take no part of a text for a path, and complete none
-_READ_WHOLE_TEXTS = ("gymnasium", "gymnasium_robotics")
+_KNOWN = ("gymnasium", "gymnasium_robotics", "minigrid")
 
 # Registered, but they import whatever OpenAI Gym environment their arguments name.
 GYM_ADAPTERS = ("GymV21Environment-v0", "GymV26Environment-v0")
@@ -467,9 +467,6 @@ def recover(env_spec: str, *, trusted_modules: Collection[str] = (), **kwargs: A
 def check_recorded(spec: EnvSpec, where: str, arguments: Any, trusted: Collection[str]) -> None:
     """Refuse arguments of a dataset that lead its environment to files the user does not trust.
 
-    Only of the environments of Gymnasium and Gymnasium-Robotics it is known what they take for a
-    path: a whole text.
-
     Args:
         spec: of the environment.
         where: the key that holds the arguments, for the message.
@@ -477,22 +474,35 @@ def check_recorded(spec: EnvSpec, where: str, arguments: Any, trusted: Collectio
         trusted: modules to trust for this call.
 
     Raises:
-        TrustError: an argument may lead to such a file, and the module is not trusted.
+        TrustError: an argument may lead to such a file.
 
     Example:
         >>> check_recorded(gym.spec("Ant-v5"), "kwargs", {"xml_file": "ant.xml"}, ())
     """
     check_files(where, arguments, below=None)
+    check_texts(spec, where, arguments, trusted)
+    if not is_trusted_module(_module(spec), trusted=trusted):
+        check_arguments("", arguments, where=where)
+
+
+def check_texts(spec: EnvSpec, where: str, values: Any, trusted: Collection[str]) -> None:
+    """Refuse texts of a dataset that an environment of an unknown package may take for paths.
+
+    Args: see :func:`check_recorded`.
+
+    Raises:
+        TrustError: a text has a character that paths have.
+    """
     module = _module(spec)
-    if is_trusted_module(module, trusted=trusted):
-        return
     package = module.partition(".")[0]
-    for key, text in texts(where, arguments):
-        if package not in _READ_WHOLE_TEXTS and re.search(r"[/\\~$]", text):
+    if package in _KNOWN or is_trusted_module(module, trusted=trusted):
+        return
+    for key, text in texts(where, values):
+        if re.search(r"[/\\~$]", text):
             raise TrustError(
-                f"{key} is {text!r}, which {module} may take for a path; {how_to_trust(package)}"
+                f"{key} is {text[:80]!r}, which {package} may take for a path; "
+                f"{how_to_trust(package)}"
             )
-    check_arguments("", arguments, where=where)
 
 
 def make_by_spec(spec: EnvSpec) -> gym.Env:

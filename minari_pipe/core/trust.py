@@ -253,7 +253,7 @@ def check_files(
     """
     found = []
     for key, text in texts(where, values):
-        for part in parts(text, below):
+        for part in parts(text):
             place = _elsewhere(part, below)
             if place is None or (place in _named and place == real_place(part, below)):
                 continue
@@ -337,17 +337,15 @@ def real_place(text: str, below: Path | None) -> str:
 
 
 #: what may stand before a path in a text
-_BOUNDARY = re.compile(r"[\s,;:=|@\"'()\[\]{}<>]+")
+_BOUNDARY = re.compile(r"(?<!\S)-\w(?=[/~$])|-(?=[/~$])|[\s,;:=|@\"'()\[\]{}<>+?&#]+")
 
 
-def parts(text: str, below: Path | None) -> Iterator[str]:
-    """Yield a text and, unless a file has that name, what in it a program may take for a path.
+def parts(text: str) -> Iterator[str]:
+    """Yield a text and what in it a program may take for a path.
 
     Such as in ``file:/x``, ``$HOME/x``, ``--log=/x`` or ``a.xml,/x``.
     """
     yield text
-    if os.path.lexists(os.path.join(below or "", os.path.expanduser(text))):
-        return
     found = {*_BOUNDARY.split(text), *_BOUNDARY.split(os.path.expandvars(text))}  # each once
     yield from sorted(found - {"", text})
 
@@ -379,10 +377,15 @@ def _elsewhere(text: str, below: Path | None) -> str | None:
 
 
 def _starts_in_a_folder(path: str) -> bool:
-    """Return whether the first part of a path is a folder that exists, and not all of it."""
+    """Return whether the first part of a path is a folder that exists, and not all of it.
+
+    In ``/`` itself only what is there counts: a text such as ``/top`` may be anything.
+    """
     parts = Path(path).parts
     first = parts[: 2 if os.path.isabs(path) else 1]
-    return len(parts) > len(first) and os.path.isdir(os.path.join(*first))
+    if len(parts) == len(first):
+        return os.path.isabs(path) and bool(glob.glob(f"{glob.escape(path)}?*"))
+    return os.path.isdir(os.path.join(*first))
 
 
 def _begins_a_link(path: str) -> bool:

@@ -182,7 +182,7 @@ def refuse_nested(dataset_id: str) -> None:
                 f"the folder of {dataset_id} holds the dataset {inner!r}, which would be removed "
                 f"with it; move {folder} away, or delete that dataset first"
             )
-        names[:] = [name for name in names if name != "data" and not name.startswith(".")]
+        names[:] = [name for name in names if not name.startswith(".")]
 
 
 def list_local_datasets(

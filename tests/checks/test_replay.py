@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import h5py
@@ -27,6 +27,9 @@ from tests.support.checks_datasets import (
     door_data,
     write_dataset,
 )
+
+#: of texts
+CHARSET = "abcdefghijklmnopqrstuvwxyz/"
 
 __all__ = ["cartpole", "cartpole_data", "door", "door_data"]
 
@@ -213,6 +216,68 @@ def test_options_that_name_a_file_elsewhere_reach_no_environment(
     ]
     assert {finding.path for finding in found} >= {"episode 0 / options", "episode 1 / options"}
     assert "not replayed: options.level" in found[0].message
+
+
+class Notes(gym.Env):
+    """Opens the files that texts of a dataset name, as its actions, its state and its goals."""
+
+    observation_space = gym.spaces.Dict(
+        dict.fromkeys(("achieved_goal", "desired_goal"), gym.spaces.Text(300, charset=CHARSET))
+    )
+    action_space = gym.spaces.Text(300, charset=CHARSET)
+    opened: ClassVar[list[str]] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+        super().reset(seed=seed)
+        return dict.fromkeys(("achieved_goal", "desired_goal"), "a"), {"state": {"scene": "a"}}
+
+    def step(self, action: str) -> Any:
+        self.opened.append(action)
+        observation, info = self.reset()
+        return observation, 0.0, False, False, info
+
+    def set_env_state(self, state: dict[str, Any]) -> None:
+        self.opened.append(str(state["scene"]))
+
+    def get_env_state(self) -> dict[str, Any]:
+        return {"scene": "a"}
+
+    def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
+        self.opened += [str(text) for text in np.ravel(achieved)]
+        return np.zeros(len(achieved)) if isinstance(achieved, list) else 0.0
+
+
+gym.register("Notes-v0", entry_point=f"{__name__}:Notes", max_episode_steps=3)
+
+
+@pytest.mark.parametrize("column", ["actions", "observations/achieved_goal", "infos/state/scene"])
+@pytest.mark.parametrize("has_seed", [True, False])
+def test_no_path_of_an_episode_reaches_an_environment_of_an_unknown_package(
+    column: str, has_seed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goals = {key: ["a"] * 4 for key in ("achieved_goal", "desired_goal")}
+    episode = EpisodeBuffer(
+        seed=3 if has_seed else None,
+        observations=goals,
+        actions=["a"] * 3,
+        rewards=[0.0] * 3,
+        terminations=[False] * 3,
+        truncations=[False, False, True],
+        infos={"state": {"scene": ["a"] * 4}},
+    )
+    data = planted(tmp_path, gym.make("Notes-v0"), [episode], "notes-v0")
+    assert "not replayed" not in str(data.check(is_own=False).to_json())
+    with data.file() as file:
+        file[f"episode_0/{column}"][1] = "/etc/hostname"
+    Notes.opened.clear()
+    report = data.check(is_own=False)
+    assert "/etc/hostname" not in Notes.opened
+    (found,) = [finding for finding in report.findings if "not replayed" in finding.message]
+    assert found.level == "error"
+    assert found.path == f"episode 0 / {column.partition('/')[0]}"
+    assert "is '/etc/hostname', which tests may take for a path; if you trust it" in found.message
+    for mine in ({"is_own": True}, {"is_own": False, "trusted_modules": ("tests",)}):
+        assert "not replayed" not in str(data.check(**mine).to_json())
 
 
 @pytest.mark.parametrize("name", ["terminations", "truncations"])

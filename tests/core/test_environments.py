@@ -295,7 +295,7 @@ def test_no_file_elsewhere_is_read_because_a_file_says_so(path, tmp_path, monkey
         *("{folder}/model", "{folder}/new", "{folder}/new/run", "~/new", "robots/model"),
         *("file:{folder}/x", "$HOME/x", "${{HOME}}/x", "a.xml,{folder}/x", "--log {folder}/x"),
         *("--log={folder}/x", " {folder}/x", "'{folder}/x'", "x::{folder}/x"),
-        *("lin", "link", "link/x"),
+        *("-f{folder}/x", "a+{folder}/x", "-$HOME/x", "/tm", "lin", "link", "link/x"),
     ],
 )
 def test_a_name_that_an_environment_may_complete_or_make_is_one_of_a_file_elsewhere(

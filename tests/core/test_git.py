@@ -220,13 +220,15 @@ def test_no_storage_is_made_through_a_link_of_a_repository_or_a_root(
         ("../../mine/x-v0", False),
         ("../../.minari_pipe", False),
         ("../../.minari_pipe/x/data", False),
+        ("../../data", False),  # a namespace called so
     ],
 )
 def test_data_of_the_root_that_are_a_link_to_no_other_data_are_refused(target, tracked, tmp_path):
     own = step_index_dataset("mine/x-v0").storage.data_path
     root = own.parent.parent.parent
     (root / ".minari_pipe" / "x" / "data").mkdir(parents=True)
-    shutil.copytree(own, root / "mine", dirs_exist_ok=True)  # reads like a dataset of its own
+    for namespace in ("mine", "data"):
+        shutil.copytree(own, root / namespace, dirs_exist_ok=True)  # reads like a dataset
     (root / "theirs" / "x-v0").mkdir(parents=True)
     link = root / "theirs" / "x-v0" / "data"
     link.symlink_to(target)
@@ -273,6 +275,33 @@ def test_a_new_storage_replaces_no_file_of_the_users(tmp_path):
     assert (tmp_path / "manifest.json").read_text() == "mine"
     with h5py.File(tmp_path / "data" / "main_data.hdf5") as file:
         assert [*file] == ["mine"]
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_a_new_storage_takes_no_folder_of_the_users_for_an_episode(data_format, tmp_path):
+    spaces = {"observation_space": Discrete(2), "action_space": Discrete(2)}
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "mine.txt").write_text("mine")
+    with pytest.raises(DatasetExistsError, match="0 already exists and is not of a dataset"):
+        MinariStorage.new(tmp_path, **spaces, data_format=data_format)
+    with pytest.raises(DatasetExistsError, match="0 already exists and is not of a dataset"):
+        MinariStorage.create(tmp_path, [], metadata={}, **spaces, data_format=data_format)
+    assert [*tmp_path.rglob("*.txt")] == [tmp_path / "0" / "mine.txt"]
+
+
+def test_no_dataset_is_changed_through_a_link_of_a_repository(clone, tmp_path, monkeypatch):
+    data = step_index_dataset().storage.data_path
+    mine = shutil.copytree(data, tmp_path / "mine" / "data")
+    (clone / "set").mkdir()
+    (clone / "set" / "data").symlink_to(mine)
+    assert git(clone, "add", "--all").returncode == 0
+    before = {path: path.read_bytes() for path in sorted(mine.iterdir())}
+    theirs = MinariDataset(clone / "set" / "data")
+    with pytest.raises(LinkError, match="data is a symlink to"):
+        theirs.storage.update_metadata({"author": ["theirs"]})
+    with pytest.raises(LinkError, match="data is a symlink to"):
+        theirs.storage.update_episodes([theirs[0]])
+    assert {path: path.read_bytes() for path in sorted(mine.iterdir())} == before
 
 
 def test_an_id_means_the_dataset_of_the_root_before_a_folder_of_that_name(

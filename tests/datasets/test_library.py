@@ -314,7 +314,7 @@ def test_deleting_removes_the_dataset_only(root: Path) -> None:
     install("aa/b-v0")
 
 
-@pytest.mark.parametrize("inner", ["inner-v0", "policies/inner-v0", "a/b/inner-v0"])
+@pytest.mark.parametrize("inner", ["inner-v0", "policies/inner-v0", "a/b/inner-v0", "data/b-v0"])
 def test_no_dataset_is_deleted_with_the_one_whose_folder_it_is_in(root: Path, inner) -> None:
     install("aa/b-v0")
     install("aa/c-v0")

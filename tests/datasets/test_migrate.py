@@ -255,6 +255,11 @@ def test_a_file_that_lies_beside_another_dataset_is_read_alone(tmp_path):
     arrow, _ = migrated(path.parent / "main_data.hdf5", "new/data-v1", data_format="arrow")
     path = path.rename(arrow.storage.data_path / "main_data.hdf5")
     assert len(migrated(path, "d4rl/maze-v1")[0]) == 2
+    with h5py.File(tmp_path / "downloads" / "additional_data_3.hdf5", "w") as file:
+        file.attrs["total_episodes"] = 1
+        file["episode_0"] = h5py.ExternalLink("main_data.hdf5", "episode_0")
+    with pytest.raises(CorruptDatasetError):
+        migrated(tmp_path / "downloads" / "additional_data_3.hdf5", "new/data-v2")
 
 
 def test_a_damaged_source_leaves_nothing_behind(root):

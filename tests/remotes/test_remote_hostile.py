@@ -27,7 +27,7 @@ from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, RemoteError
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
-from minari_pipe.remotes.hosting import list_remote_namespaces
+from minari_pipe.remotes.hosting import list_remote_namespaces, publish_dataset
 from minari_pipe.remotes.transfer.published import naming, unnamed
 from minari_pipe.testing.remotes import another_root, tree
 from tests.conftest import FULL
@@ -295,6 +295,22 @@ def test_a_dataset_holds_no_file_that_dvc_acts_on(folder: str, name: str) -> Non
     with pytest.raises(CorruptDatasetError, match="which is not a valid path"):
         check_name(folder + name)
     assert check_name(f"{folder}{name}.txt") == f"{folder}{name}.txt"
+
+
+@pytest.mark.parametrize("name", ["data/dvc.yaml", "data/other-v0/data/main_data.hdf5"])
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_what_no_download_would_take_is_not_published(
+    name: str, has_manifest: bool, tmp_path: Path
+) -> None:
+    """A namespace may be called `data`: a dataset in it, which nobody named, would be published."""
+    place = step_index_dataset("example/steps-v0").storage.data_path.parent
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    (place / name).write_text("mine")
+    if not has_manifest:
+        (place / "manifest.json").unlink()
+    with pytest.raises(CorruptDatasetError):
+        publish_dataset("example/steps-v0", tmp_path / "remote")
+    assert not (tmp_path / "remote" / "example" / "steps-v0").exists()
 
 
 def naming_file(section: str, name: str, **entry: Any) -> Callable[[dict[str, Any]], None]:

@@ -1144,7 +1144,7 @@ def test_a_file_elsewhere_is_read_only_if_the_user_names_it(
     with pytest.raises(TrustError, match=rf"^{section}\..* is '{path}', which is a file elsewhere"):
         check_files(config, root, [])
     assert check_files(config, root, list(texts(section, values)))
-    if "link" not in path:
+    if "link" not in path and "x:" not in path:
         monkeypatch.setenv("MINARI_PIPE_TRUSTED_ADDRESSES", str(elsewhere))
         assert check_files(config, root, []) == []
 
@@ -1166,6 +1166,20 @@ def test_a_name_that_an_environment_may_complete_or_make_leads_over_no_link(
         check_files(config, root, [])
     others = {"render_mode": "human", "topic": "/top/ic", "map": "4x4", "new": "results/new"}
     assert check_files(config_of({"env": {"kwargs": others}}), root, []) == []
+
+
+@pytest.mark.parametrize("text", ["$HOME/thesis.txt", "a.xml,{mine}/thesis.txt"])
+def test_a_file_of_the_workspace_hides_no_path_in_its_name(text, tmp_path, monkeypatch):
+    root = make_workspace(tmp_path / "work")
+    mine = tmp_path / "mine"
+    monkeypatch.setenv("HOME", str(mine))
+    text = text.format(mine=mine)
+    for file in (mine / "thesis.txt", root / text):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("precious")
+    config = config_of({"env": {"kwargs": {"level": text}}})
+    with pytest.raises(TrustError, match="which is a file elsewhere"):
+        check_files(config, root, [])
 
 
 def test_a_file_that_was_typed_for_one_key_is_read_for_no_other(tmp_path, elsewhere):

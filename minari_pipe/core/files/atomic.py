@@ -26,6 +26,7 @@ from minari_pipe.core.files.links import (
     replaced,
 )
 from minari_pipe.core.files.locks import exclusive
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import CorruptDatasetError, DatasetNotFoundError, InvalidMetadataError
 
@@ -242,6 +243,7 @@ def transaction(directory: Path) -> Iterator[Path]:
 def _alone(directory: Path) -> Iterator[tuple[Path, Path | None, os.stat_result]]:
     """Hold a directory's lock; yield it, the folder of a dataset's other files, and its status."""
     root = root_of(directory)
+    refuse_tracked_links(directory)
     check_data_link(directory)
     with (
         held_folder(directory.parent, root or directory.parent) as parent,

@@ -83,6 +83,7 @@ def check_name(name: str) -> str:
         or not all(map(is_file_name, parts))
         or not name.isprintable()  # control characters, and surrogates, which have no bytes
         or PurePosixPath(name).as_posix() != name
+        or "data" in parts[1:-1]  # that of another dataset
         or any(
             part.startswith(".")
             or re.search(r"(^dvc\.(yaml|lock)|\.dvc)[ .]*$", part, re.I)  # `dvc repro` runs them

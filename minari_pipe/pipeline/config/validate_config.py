@@ -270,7 +270,7 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
         values = values_of(vars(config)[section])
         found += trust.check_files(section, values, below=root, given=given)
         for key, text in trust.texts(section, values):
-            for part in trust.parts(text, root):
+            for part in trust.parts(text):
                 if (place := Path(os.path.normpath(root / part))).is_relative_to(root):
                     _check_links(place, root)
             place = Path(os.path.normpath(text))

@@ -134,7 +134,7 @@ def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, repl
 
 
 def check_before(name: str, params: Config, root: Path, *, replace: bool) -> None:
-    """Raise before any work if :func:`install` would certainly refuse the result.
+    """Raise before any work if the run would replace another dataset.
 
     A dataset of another workspace passes if it has the same config: the run may produce exactly
     the same content.
@@ -145,8 +145,12 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
     """
     dataset_id = params.dataset.id
     minari_root = get_dataset_path()
-    target = minari_root / dataset_id
-    if target.resolve() == (root / "datasets" / dataset_id).resolve():
+    target, source = minari_root / dataset_id, root / "datasets" / dataset_id
+    # The Minari root may lie in the workspace.
+    _check_place(source, root / "datasets", dataset_id)
+    if not replace and _is_of_no_pipeline(source):
+        raise _other_dataset(source, dataset_id)
+    if target.resolve() == source.resolve():
         return
     _check_place(target, minari_root, dataset_id)
     if not (target / "data").exists() or replace or _is_own_draft(target, name, root):
@@ -157,6 +161,13 @@ def check_before(name: str, params: Config, root: Path, *, replace: bool) -> Non
 
     if published_manifest(target) is None or _config_of(target) != config_sha256(params):
         raise _other_dataset(target, dataset_id)
+
+
+def _is_of_no_pipeline(place: Path) -> bool:
+    try:
+        return "minari_pipe" not in json_object(read_text(place / "data" / "metadata.json"))
+    except (OSError, ValueError):  # nothing, or a damaged result, which a run makes again
+        return False
 
 
 def _config_of(target: Path) -> str | None:

@@ -37,6 +37,7 @@ from minari_pipe.core.files.manifest import (
     read_manifest,
     verify,
 )
+from minari_pipe.core.files.names import check_names
 from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.identity import checked_content_sha256
@@ -139,6 +140,7 @@ def upload(
             for name in files_of(place)
             if folder is None or name.startswith("data/") or name in listed
         }
+        check_names(entries)
         metadata_there = read_whole(place / METADATA, opened.data)
         entries[METADATA] = entry_of_bytes([unnamed(metadata_there)], sha256=True)
         if entries[METADATA]["sha256"] != UploadSource.of(metadata_bytes).sha256:

@@ -41,7 +41,12 @@ from minari_pipe.core.files.changes import remove
 from minari_pipe.core.files.links import read_below, refuse_links
 from minari_pipe.core.messages import is_encodable
 from minari_pipe.core.spaces import space_leaves
-from minari_pipe.errors import CorruptDatasetError, MissingDependencyError, UnsupportedSpaceError
+from minari_pipe.errors import (
+    CorruptDatasetError,
+    DatasetExistsError,
+    MissingDependencyError,
+    UnsupportedSpaceError,
+)
 from minari_pipe.storage.arrow.files import read_ipc, read_parquet, write_ipc, write_parquet
 from minari_pipe.storage.arrow.folders import STEP_COLUMNS, EpisodeFolders, in_range
 from minari_pipe.storage.arrow.reading import KnownFiles
@@ -271,6 +276,13 @@ class ArrowStorage(DirectoryStorage):
     _has_layout = True
     _read = staticmethod(read_ipc)
     _write = staticmethod(write_ipc)
+
+    @classmethod
+    def _create_files(cls, data_path: Path) -> None:
+        for name in filter(_is_index, os.listdir(data_path)):
+            raise DatasetExistsError(
+                f"{data_path / name} already exists and is not of a dataset; specify another path"
+            )
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFolders]:

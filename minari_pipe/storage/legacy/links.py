@@ -43,7 +43,7 @@ class LinkedFiles:
         self._main = main
         self._below = None if main == data_path else open_folder(data_path)
         """Folder below which no link to the main file is followed; None if the user named it."""
-        self._has_others = main != data_path or _OWN_NAME.fullmatch(main.name) is not None
+        self._has_others = main != data_path or main.name == "main_data.hdf5"
         """Whether files beside the main one belong to the dataset, not to the user."""
         self.others: set[Path] = set()
         """The resolved paths of files that links of the requested groups point to."""

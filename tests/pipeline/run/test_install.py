@@ -27,7 +27,7 @@ from minari_pipe.errors import (
 )
 from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.run.driver import _asks_to_replace, check_owner
-from minari_pipe.pipeline.run.install import MARKER, install, settle
+from minari_pipe.pipeline.run.install import MARKER, check_before, install, settle
 from tests.support.repositories import hashes
 
 ID = "tests/group/small-v0"
@@ -400,6 +400,21 @@ def test_the_workspace_may_be_the_minari_root_itself(root, monkeypatch):
     before = hashes(root)
     assert "the workspace's own folder" in install("small", ID, root, replace=False)
     assert hashes(root) == before
+
+
+@pytest.mark.parametrize("dataset_id", ["cart/random-v0", "cart"])
+@pytest.mark.parametrize("inner", ["", "cart"])
+def test_no_dataset_of_the_users_is_replaced_where_the_minari_root_is_in_the_workspace(
+    dataset_id, inner, root, monkeypatch
+):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root / "datasets" / inner))
+    mine = step_index_dataset("random-v0" if inner else "cart/random-v0")
+    before = hashes(root)
+    config = schema.Config(dataset=schema.Dataset(id=dataset_id))
+    with pytest.raises(DatasetExistsError, match="holds another dataset|it is a namespace"):
+        check_before("small", config, root, replace=False)
+    assert hashes(root) == before
+    assert mine.total_episodes
 
 
 REPORTED = {
