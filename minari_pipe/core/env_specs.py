@@ -15,6 +15,8 @@ from minari_pipe.errors import ConfigError
 
 # Keys that Gymnasium before 1.0 wrote into a spec and later releases refuse.
 _OLD_SPEC_KEYS = ("apply_api_compatibility", "autoreset")
+#: an attribute, which copies keep; equality and JSON leave it out
+_RECORDED = "_minari_pipe_recorded"
 
 
 def entry_point_name(entry_point: Any) -> str:
@@ -91,7 +93,22 @@ def stored_spec(env_spec: str) -> EnvSpec:
         )
     if is_deep([spec.kwargs, [wrapper.kwargs for wrapper in spec.additional_wrappers]]):
         raise ValueError(f"its arguments are nested more than {MAX_DEPTH} deep")
+    setattr(spec, _RECORDED, True)
     return spec
+
+
+def is_recorded(spec: EnvSpec) -> bool:
+    """Return whether a spec, or the one that it was copied from, was read from a dataset.
+
+    The spec of an environment that :func:`gymnasium.make` made of it is a new one.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> spec = gym.spec("CartPole-v1")
+        >>> is_recorded(spec), is_recorded(copy.deepcopy(stored_spec(spec.to_json())))
+        (False, True)
+    """
+    return getattr(spec, _RECORDED, False)
 
 
 def parse_spec(env_spec: str) -> EnvSpec:

@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, registry
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from minari_pipe.core.env_specs import entry_point_name, spec_json
+from minari_pipe.core.env_specs import entry_point_name, is_recorded, spec_json
 from minari_pipe.core.environments import make_by_spec
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.metadata import MINARI_VERSION, is_finite_number
@@ -200,6 +200,8 @@ def is_own(env: str | gym.Env | EnvSpec) -> bool:
 def is_known(spec: EnvSpec, names: Collection[str] = ()) -> bool:
     """Return whether a spec names nothing to import but what is registered for it, or ``names``.
 
+    One that a dataset stores is not: its arguments may name files.
+
     Example:
         >>> is_known(gym.spec("CartPole-v1")), is_known(EnvSpec("A-v0", entry_point="os:system"))
         (True, False)
@@ -207,6 +209,7 @@ def is_known(spec: EnvSpec, names: Collection[str] = ()) -> bool:
     known = registry.get(spec.id)
     known_name = entry_point_name(known.entry_point) if known else None
     is_made = callable(spec.entry_point) or spec.entry_point in {known_name, *names}
+    is_made &= not is_recorded(spec)
     return is_made and all(each.entry_point in names for each in spec.additional_wrappers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from dataclasses import replace
@@ -15,7 +16,10 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, WrapperSpec
 from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeAwareObservation
 
+from minari_pipe.core.env_specs import stored_spec
+from minari_pipe.core.environments import recover
 from minari_pipe.datasets.create import create_dataset_from_buffers
 from minari_pipe.datasets.library import get_dataset_path
 from minari_pipe.errors import (
@@ -119,10 +123,13 @@ def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(
     monkeypatch.chdir(tmp_path)
     kwargs = {"command": "touch ran"}
     wrapper = WrapperSpec("W", "os:system", kwargs)
+    (tmp_path / "model.xml").write_text("<mujoco/>")
+    names_file = {"xml_file": str(tmp_path / "model.xml")}
     scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
     for spec in (
         EnvSpec("Stranger-v0", entry_point="os:system", kwargs=kwargs),
         replace(gym.spec("CartPole-v1"), additional_wrappers=(wrapper,)),
+        stored_spec(json.dumps(json.loads(gym.spec("Ant-v5").to_json()) | {"kwargs": names_file})),
     ):
         env = gym.make("CartPole-v1").unwrapped
         env.spec = spec
@@ -141,7 +148,7 @@ def test_a_spec_that_was_put_on_an_environment_says_nothing_of_who_made_it(
             ),
         ):
             with (
-                pytest.raises(TrustError, match="'os:system'"),
+                pytest.raises(TrustError, match="'os:system'|xml_file is .* a file elsewhere"),
                 warnings.catch_warnings(action="ignore"),
             ):
                 make_dataset()
@@ -155,6 +162,11 @@ def test_an_environment_of_the_user_s_own_needs_no_trust(tmp_path) -> None:
     scores = {"ref_max_score": 1.0, "num_episodes_average_score": 1}
     dataset = create(buffers=[], env=env, observation_space=None, action_space=None, **scores)
     assert dataset.storage.metadata["ref_min_score"] >= 0
+    with pytest.raises(TrustError):
+        dataset.recover_environment()
+    spec = gym.spec("CartPole-v1").to_json().replace("CartPole-v1", "Other-v0")
+    recovered = recover(spec, trusted_modules=["gymnasium"])  # for this call
+    assert create(env=TimeAwareObservation(recovered), buffers=[], **scores)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1"), gym.make("CartPole-v1")])
