@@ -166,7 +166,8 @@ def test_an_environment_of_the_user_s_own_needs_no_trust(tmp_path) -> None:
         dataset.recover_environment()
     spec = gym.spec("CartPole-v1").to_json().replace("CartPole-v1", "Other-v0")
     recovered = recover(spec, trusted_modules=["gymnasium"])  # for this call
-    assert create(env=TimeAwareObservation(recovered), buffers=[], **scores)
+    own = create("aa/c-v0", buffers=[], env=TimeAwareObservation(recovered), **scores)
+    assert own.storage.metadata["ref_min_score"] >= 0
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1"), gym.make("CartPole-v1")])

@@ -217,6 +217,15 @@ ROWS = {
         r"wrappers\[0\].*with argument names as keys",
     ),
     "a wrapper that is a string": ([BASE, "env.wrappers=[FlattenObservation]"], r"wrappers\[0\]"),
+    "a password in an address": (
+        [
+            BASE,
+            "policy=sb3",
+            "policy.algorithm=ppo",
+            "policy.checkpoint.address=https://u:w@x/a.zip",
+        ],
+        "policy.checkpoint: the address https://…@x/a.zip contains a user name or password",
+    ),
     "no checkpoint": (
         [BASE, "policy=sb3", "policy.algorithm=ppo", "policy.checkpoint.path=no.zip"],
         "policy.checkpoint.path: no file 'no.zip'",

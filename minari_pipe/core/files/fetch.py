@@ -100,7 +100,7 @@ def locate(source: FileSource, *, what: str, override: str) -> Path:
         )
     if source.address.startswith("shipped:"):
         return _local(SHIPPED / _shipped_name(source.address, what), what, override, sha256)
-    _check_address(source.address, what)
+    check_address(source.address, what)
     name, shown = _file_name(source.address, what), without_credentials(source.address)
     if sha256 is None:
         raise ConfigError(
@@ -187,7 +187,7 @@ def _fetch_from_mirror(address: str, target: Path, *, sha256: str, what: str) ->
         where = str(place)
         found = _store(_copied(place), target, sha256=sha256, what=what)
     else:
-        _check_address(mirror, MIRROR_VARIABLE, password_allowed=True)
+        check_address(mirror, MIRROR_VARIABLE, password_allowed=True)
         where = shown.rstrip("/") + "/" + quote(target.name)
         try:
             url = mirror.rstrip("/") + "/" + quote(target.name)
@@ -402,7 +402,8 @@ def _checked_sha256(sha256: str | None, what: str) -> str | None:
     return lowered
 
 
-def _check_address(address: str, owner: str, *, password_allowed: bool = False) -> None:
+def check_address(address: str, owner: str, *, password_allowed: bool = False) -> None:
+    """Raise ConfigError unless an address can be used, and may be recorded."""
     shown = without_credentials(address)
     try:
         parts = urlsplit(address)

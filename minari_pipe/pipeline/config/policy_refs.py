@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minari_pipe.core.files.fetch import check_address
+from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.trust import texts
+from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.model_files import referenced_files
 from minari_pipe.pipeline.config.schema import (
     Config,
@@ -18,7 +22,7 @@ from minari_pipe.pipeline.config.schema import (
     Source,
 )
 from minari_pipe.pipeline.workspace import STATE
-from minari_pipe.pipeline.workspace_links import check_folder
+from minari_pipe.pipeline.workspace_links import check_folder, inside
 
 #: The kinds of datasets in a family.
 KINDS = ("expert", "medium", "random", "medium_replay")
@@ -121,6 +125,34 @@ def source_file(path: str, root: Path) -> Path:
     ``..`` is resolved lexically, as in the dependency that DVC records.
     """
     return Path(os.path.normpath(root / os.path.expanduser(path)))
+
+
+def check_source(where: str, source: Source, root: Path) -> None:
+    """Refuse a source that names nothing, a missing file, or an unusable address.
+
+    Raises:
+        ConfigError: says what to give instead. No address with a password is recorded.
+    """
+    path, address = source.path, source.address
+    if path is None and address is None:
+        raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
+    if address is not None and not address.startswith("shipped:"):
+        check_address(address, where)
+    place = source_file(path or "", root)
+    if place.is_relative_to(root):
+        inside(root, place)
+    else:
+        refuse_tracked_links(place)
+    if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
+        # DVC would take it for a URL, and contact another machine.
+        raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
+    if path is not None and not place.is_file():
+        raise ConfigError(f"{where}.path: no file {path!r} (relative paths start at {root})")
+    sha256 = source.sha256
+    if path is None and sha256 is None:
+        raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
+    if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 
 
 def made_environments(params: Params, stage: str) -> list[Environment]:

@@ -7,7 +7,6 @@ import glob
 import importlib.metadata
 import math
 import os
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     KINDS,
     PolicyRef,
+    check_source,
     policies,
     source_file,
 )
@@ -45,7 +45,6 @@ from minari_pipe.pipeline.config.schema import (
     Environment,
     Params,
     Shared,
-    Source,
     params_values,
 )
 from minari_pipe.pipeline.config.typed import values_of
@@ -220,28 +219,6 @@ def _storage(dataset: Dataset) -> type[MinariStorage]:
         except ConfigError as exc:
             raise ConfigError(f"dataset.compression: {exc}") from exc
     return storage
-
-
-def check_source(where: str, source: Source, root: Path) -> None:
-    """Refuse a source that names nothing, a missing file, or an address without a sha256."""
-    path, address = source.path, source.address
-    if path is None and address is None:
-        raise ConfigError(f"{where}: give {where}.path=FILE, or an address and its sha256")
-    place = source_file(path or "", root)
-    if place.is_relative_to(root):
-        inside(root, place)
-    else:
-        refuse_tracked_links(place)
-    if path is not None and re.match("[A-Za-z][A-Za-z0-9+.-]+:", path):
-        # DVC would take it for a URL, and contact another machine.
-        raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
-    if path is not None and not place.is_file():
-        raise ConfigError(f"{where}.path: no file {path!r} (relative paths start at {root})")
-    sha256 = source.sha256
-    if path is None and sha256 is None:
-        raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
-    if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 
 
 def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) -> list[str]:

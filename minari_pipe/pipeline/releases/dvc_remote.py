@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -20,6 +21,7 @@ from minari_pipe.pipeline.workspace_links import inside
 if TYPE_CHECKING:
     from dvc.output import Output
     from dvc.repo import Repo
+    from dvc_data.hashfile.hash_info import HashInfo
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ def push(name: str, root: Path) -> Pushed:
             url = without_credentials(str(repo.config["remote"][remote]["url"]))
             _refuse_other_remotes(repo, targets, remote)
             check_receiver(repo, remote)
+            objects = _objects(repo, targets)
             n_files = int(repo.push(targets))
-            missing = _missing(repo, targets)
+            missing = _missing(repo, objects)
     except MinariPipeError:
         raise
     except Exception as exc:  # from DVC, or from the client library of the remote
@@ -162,33 +165,50 @@ def _is_elsewhere(path: Path) -> bool:
         return False  # DVC reports what is wrong with it
 
 
-def _missing(repo: Repo, targets: list[str]) -> list[str]:
-    """Return the files that are not on the remote even after they are sent once more.
+def _objects(repo: Repo, targets: list[str]) -> dict[HashInfo, str]:
+    """Return the objects behind files, each with a name, after a look at those in DVC's cache.
+
+    DVC believes a protected object, which an unpacked archive can contain as well: false bytes
+    would be on the remote under the hash of true ones, for every workspace that uses it. So
+    objects that DVC did not hash here are hashed, and false ones removed.
+    """
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_data.hashfile.tree import Tree
+    from dvc_objects.errors import ObjectFormatError
+
+    cache = repo.cache.local
+    objects: dict[HashInfo, str] = {}
+    for info in {info for infos in repo.used_objs(targets).values() for info in infos}:
+        objects[info] = str(info.obj_name or info.value)
+        with suppress(FileNotFoundError, ObjectFormatError):
+            HashFileDB.check(cache, str(info.value))
+            if info.isdir:
+                for key, _, file in Tree.load(cache, info):
+                    objects[file] = "/".join((objects[info], *key))
+    for info in objects:
+        with suppress(FileNotFoundError, ObjectFormatError):
+            HashFileDB.check(cache, str(info.value))
+    return objects
+
+
+def _missing(repo: Repo, objects: dict[HashInfo, str]) -> list[str]:
+    """Return the names of objects that are not on the remote even after they are sent once more.
 
     If a folder's list of files is on the remote, DVC assumes that all of its files are there.
     """
     from dvc.config import RemoteConfigError
     from dvc_data.hashfile.transfer import transfer
-    from dvc_data.hashfile.tree import Tree
 
     try:
         remote = repo.cloud.get_remote_odb(command="release")
     except RemoteConfigError:  # a version-aware remote, whose state DVC cannot query
         return []
-    cache = repo.cache.local
-    names: dict[str, str] = {}
-    found = {info for infos in repo.used_objs(targets).values() for info in infos}
-    for info in set(found):
-        names[info.value] = str(info.obj_name or info.value)
-        if info.isdir:
-            for key, _, file in Tree.load(cache, info):
-                names[file.value] = "/".join((names[info.value], *key))
-                found.add(file)
-    there = set(remote.oids_exist(list(names)))
-    if there != names.keys():
-        transfer(cache, remote, {info for info in found if info.value not in there})
-        there |= set(remote.oids_exist(list(names.keys() - there)))
-    return sorted(names[oid] for oid in names.keys() - there)
+    wanted = {info.value: info for info in objects}
+    there = set(remote.oids_exist(list(wanted)))
+    if there != wanted.keys():
+        transfer(repo.cache.local, remote, {wanted[oid] for oid in wanted.keys() - there})
+        there |= set(remote.oids_exist(list(wanted.keys() - there)))
+    return sorted(objects[wanted[oid]] for oid in wanted.keys() - there)
 
 
 def _message(exc: BaseException) -> str:

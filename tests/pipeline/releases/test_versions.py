@@ -119,6 +119,28 @@ def test_nothing_is_released_that_could_not_be_pushed(made, tmp_path, monkeypatc
     assert not (workspace.root / "releases").exists()
 
 
+@pytest.mark.parametrize("suffix", [".hdf5", ".dir"])
+def test_no_false_object_of_the_cache_is_pushed(suffix, made, tmp_path, monkeypatch):
+    """An unpacked archive may hold a protected one, which DVC takes for true."""
+    workspace = made.copy(tmp_path)
+    here(workspace, monkeypatch)
+    add_remote(workspace, tmp_path / "store")
+    cache = workspace.root / ".dvc" / "cache" / "files"
+    objects = [path for path in cache.rglob("*") if path.is_file()]
+    folders = [path for path in objects if path.suffix == ".dir"]
+    false = folders or objects
+    if suffix != ".dir":
+        false = [max(objects, key=lambda path: path.stat().st_size)]
+    for path in false:
+        path.chmod(0o644)
+        path.write_text("[]")
+        path.chmod(0o444)
+    with pytest.raises(RemoteError, match="or in DVC's cache; run the pipeline again, or dvc p"):
+        push("pendulum_spin", workspace.root)
+    there = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert not [path for path in there if path.read_bytes() == b"[]"]
+
+
 def test_what_was_released_without_a_remote_can_be_pushed_later(made, tmp_path, monkeypatch):
     workspace = made.copy(tmp_path)
     here(workspace, monkeypatch)
