@@ -418,7 +418,7 @@ def test_the_packages_of_an_environment_name_its_simulator():
 
 
 def test_what_is_known_is_not_looked_for_in_all_that_is_installed(monkeypatch):
-    monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: pytest.fail("slow"))
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: pytest.fail("slow"))
     assert set(packages_of("CartPole-v1")) == {"gymnasium"}
 
 
