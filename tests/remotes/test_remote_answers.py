@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -485,6 +486,20 @@ def test_a_status_that_is_no_number_is_one_line(proxy, address) -> None:
 def test_a_home_of_nobody_is_one_line() -> None:
     text = refusal(lambda: list_remote_datasets("~nobody-of-that-name/x"), ConfigError)
     assert "this machine has no user of that name" in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "ask"),
+    [
+        *((answer, "head") for answer in ("[]", '"x"', "{}", '{"sha": 5}', "null")),
+        *((answer, "tree") for answer in ('"x"', "{}", "[[]]", "null", "5")),
+    ],
+)
+def test_an_answer_of_another_server_is_one_line(answer, ask, hub) -> None:
+    hub.body = answer.encode()
+    remote = open_remote("hf://org")
+    call = partial(getattr(remote._client, ask), *("a", "0", "")[: 1 if ask == "head" else 3])
+    assert "the server may not be the Hub" in refusal(lambda: remote.retried(call))
 
 
 @pytest.mark.parametrize("size", ["5", -5, 5.5, None, [1], True])

@@ -134,7 +134,10 @@ class HubClient:
             FileNotFoundError: there is no such repository, or this user may not see it.
         """
         url = f"{self.endpoint}/api/datasets/{self.repo_id(repo)}"
-        return self._json(self._get(url, params={"expand": "sha"}))["sha"]
+        found = self._json(self._get(url, params={"expand": "sha"}))
+        if not isinstance(found, dict) or not isinstance(found.get("sha"), str):
+            raise self._other_server(found)
+        return found["sha"]
 
     def read(
         self, repo: str, commit: str, path: str, start: int = 0, end: int | None = None
@@ -180,7 +183,7 @@ class HubClient:
         found = {}
         for first in range(0, len(paths), _PATHS_AT_ONCE):
             some = paths[first : first + _PATHS_AT_ONCE]
-            entries = self._json(self._ask("POST", url, data={"paths": some, "expand": "false"}))
+            entries = self._list(self._ask("POST", url, data={"paths": some, "expand": "false"}))
             found.update({entry["path"]: entry for entry in entries})
         return found
 
@@ -227,7 +230,7 @@ class HubClient:
     def _pages(self, url: str, params: dict[str, str]) -> Iterator[dict[str, Any]]:
         """Yield the entries of a paginated list."""
         response = self._get(url, params=params)
-        yield from self._json(response)
+        yield from self._list(response)
         for _ in range(_MOST_PAGES):
             following = response.links.get("next", {}).get("url")
             if following is None:
@@ -239,10 +242,22 @@ class HubClient:
                     f"{safe_text(following)!r}, which is refused; the server may not be the Hub"
                 )
             response = self._get(following)
-            yield from self._json(response)
+            yield from self._list(response)
         raise RemoteError(
             f"{self.address}: a listing from {self.shown} does not end; the server may not be the "
             "Hub"
+        )
+
+    def _list(self, response: Any) -> list[dict[str, Any]]:
+        found = self._json(response)
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise self._other_server(found)
+        return found
+
+    def _other_server(self, answer: Any) -> RemoteError:
+        return RemoteError(
+            f"{self.address}: {self.shown} answers {safe_text(answer)[:80]!r}; the server may not "
+            "be the Hub"
         )
 
     def _json(self, response: Any) -> Any:
