@@ -290,15 +290,13 @@ def current(path: Path, read: Callable[[Path], T], *, directory: Path | None = N
         LinkError: a symlink is in the place of a commit.
     """
     directory = path.parent if directory is None else directory
+    if not is_left(directory):  # first, as every read asks
+        return read(path)
     is_manifest = path == directory.parent / MANIFEST
     # No transaction changes other files, such as those of the card.
     is_changed = is_manifest or path.is_relative_to(directory)
     commit = directory / _COMMIT
-    if (
-        is_changed
-        and is_left(directory)
-        and (not is_manifest or _replaces_manifest(commit, directory.parent))
-    ):
+    if is_changed and (not is_manifest or _replaces_manifest(commit, directory.parent)):
         try:
             return read(
                 staged_manifest(commit) if is_manifest else commit / path.relative_to(directory)
