@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.checks.base import Check, Episode, Finding, Subject, shown
+from minari_pipe.checks.stepwise import states_of
 from minari_pipe.core import environments
 from minari_pipe.core.env_specs import parse_spec
 from minari_pipe.core.json_object import json_object
@@ -115,17 +116,15 @@ def recorded_fault(
     part of a state or of a goal.
     """
     spec, trusted = parse_spec(str(subject.environment)), subject.options.trusted_modules
-    columns = {
-        "actions": episode.actions,
-        "observations": episode.observations,
-        "infos": episode.infos.get("state") if isinstance(episode.infos, Mapping) else None,
-    }
+    columns: dict[str, Any] = {}
+    if not subject.options.is_own:
+        columns = {"actions": episode.actions, "observations": episode.observations}
+        columns["infos"] = states_of(episode)
     name = "options"
     try:
         environments.check_recorded(spec, name, _plain(options), trusted)
         for name, column in columns.items():
-            if not subject.options.is_own:
-                environments.check_texts(spec, name, _plain(column), trusted)
+            environments.check_texts(spec, name, _plain(column), trusted)
     except TrustError as error:
         return episode.path(name), f"not replayed: {error}"
     return None

@@ -177,17 +177,16 @@ def _objects(repo: Repo, targets: list[str]) -> dict[HashInfo, str]:
     from dvc_objects.errors import ObjectFormatError
 
     cache = repo.cache.local
-    objects: dict[HashInfo, str] = {}
-    for info in {info for infos in repo.used_objs(targets).values() for info in infos}:
-        objects[info] = str(info.obj_name or info.value)
+    found = {info for infos in repo.used_objs(targets).values() for info in infos}
+    objects = {info: str(info.obj_name or info.value) for info in found}
+    while found:
+        info = found.pop()
         with suppress(FileNotFoundError, ObjectFormatError):
             HashFileDB.check(cache, str(info.value))
             if info.isdir:
                 for key, _, file in Tree.load(cache, info):
                     objects[file] = "/".join((objects[info], *key))
-    for info in objects:
-        with suppress(FileNotFoundError, ObjectFormatError):
-            HashFileDB.check(cache, str(info.value))
+                    found.add(file)
     return objects
 
 

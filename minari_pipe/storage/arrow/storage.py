@@ -279,9 +279,10 @@ class ArrowStorage(DirectoryStorage):
 
     @classmethod
     def _create_files(cls, data_path: Path) -> None:
-        for name in filter(_is_index, os.listdir(data_path)):
+        taken = next(filter(_is_index, os.listdir(data_path)), None)
+        if taken is not None:
             raise DatasetExistsError(
-                f"{data_path / name} already exists and is not of a dataset; specify another path"
+                f"{data_path / taken} already exists and is not of a dataset; specify another path"
             )
 
     @contextmanager
