@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from minari_pipe.core.dataset_id import parse_dataset_id, validate_namespace
@@ -226,8 +227,12 @@ def writing_below_root() -> Iterator[None]:
 
 def _configured_root() -> Path:
     configured = os.environ.get(ROOT_VARIABLE) or os.environ.get(OLD_ROOT_VARIABLE)
-    root = Path(configured) if configured else Path.home() / ".minari" / "datasets"
+    root = _path(configured) if configured else Path.home() / ".minari" / "datasets"
     return root if root.parts else Path.cwd()  # a path below "." does not start with "."
+
+
+#: parsing a path takes longer than the system calls of a read
+_path = lru_cache(maxsize=8)(Path)
 
 
 def _root() -> Path:

@@ -27,10 +27,9 @@ from minari_pipe.pipeline.execution.block_task import BlockCall, BlockPlace, Tal
 from minari_pipe.pipeline.execution.blocks import BlockStore, NotFinishedError
 from minari_pipe.pipeline.execution.engines.base import Engine, Outcome
 from minari_pipe.pipeline.execution.inputs import changed
-from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks, local_folder
+from minari_pipe.pipeline.execution.shared_blocks import SharedBlocks
 from minari_pipe.pipeline.execution.versions import processor_kind
 from minari_pipe.pipeline.workspace import STATE
-from minari_pipe.pipeline.workspace_links import check_named_folder
 
 if TYPE_CHECKING:
     from minari_pipe.pipeline.execution.build import PolicyConfig
@@ -386,8 +385,6 @@ def make_scheduler(
         hashes |= {str(file): read.sha256(file) for file in offered.values()}
     else:
         storage = resolved(settings.storage).rstrip("/")
-        if (here := local_folder(storage)) is not None:
-            check_named_folder(here, run.root)
         address = "/".join([storage, run.name, run.stage, name])
         shared = SharedBlocks(address, suffix)
         files = tuple((key, shared.offer(file)) for key, file in sorted(offered.items()))

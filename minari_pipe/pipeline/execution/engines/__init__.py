@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
+from pathlib import Path
 
 from minari_pipe.pipeline.config import schema
 from minari_pipe.pipeline.config.engine_names import find_engine
 from minari_pipe.pipeline.config.oc_env import resolved
 from minari_pipe.pipeline.execution.engines.base import Engine, usable_cores
+from minari_pipe.pipeline.execution.shared_blocks import local_folder
+from minari_pipe.pipeline.workspace_links import check_named_folder
 
 
 def crowded(settings: schema.Engine) -> str | None:
@@ -33,6 +36,7 @@ def make_engine(settings: schema.Engine) -> Engine:
 
     Raises:
         ConfigError: there is no such engine, or it cannot be started.
+        LinkError: ``engine.storage`` is a folder that a symlink leads to, or that holds one.
         MissingDependencyError: the engine needs a package that is not installed.
     """
     name, address, storage = settings.name, settings.address, settings.storage
@@ -43,6 +47,8 @@ def make_engine(settings: schema.Engine) -> Engine:
     )
     if name == "local" and settings.block_timeout_s is not None:
         name, settings = "processes", replace(settings, n_workers=1)
+    if settings.storage and (folder := local_folder(settings.storage)) is not None:
+        check_named_folder(folder, Path.cwd())  # stages run at the root of the workspace
     module, _, attribute = find_engine(name).partition(":")
     engine = getattr(importlib.import_module(module), attribute)(settings)
     assert isinstance(engine, Engine)
