@@ -278,7 +278,7 @@ def serve(address: str) -> None:
     _known_finders(), _known_path()
     _handle_yaml_quickly()
     _compose_once()
-    _touch_little()
+    _keep_pages_shared()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, _reap)
@@ -296,22 +296,19 @@ def serve(address: str) -> None:
         connection.close()
 
 
-def _touch_little() -> None:
-    """Spare each fork what would copy thousands of pages: 60 ms of what it takes to begin and end.
-
-    These are the libraries' cleanups at exit, and a look at every module.
-    """
-    for cleanup in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        cleanup.atexit = False
-    sys.modules[_LAST] = types.ModuleType(_LAST)
-
-
 _LAST = "tests.support.forks.last"
-"""Name of a module that follows all that a fork finds imported in the order of imports."""
+"""Name of the module that was imported last before the first fork."""
 
 
-def _is_new(item: tuple[str, object]) -> bool:
-    return item[0] != _LAST
+def _keep_pages_shared() -> None:
+    """Spare each fork 60 ms of copying pages that the exit hooks of libraries and modules lie in.
+
+    A fork runs only the hooks of its own, and looks only at modules that were imported since.
+    """
+    # typeshed lacks the registry, the only way to the finalizers of other modules
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    sys.modules[_LAST] = types.ModuleType(_LAST)
 
 
 def _compose_once() -> None:
@@ -474,7 +471,8 @@ def _run(words: list[str], heard: set[signal.Signals]) -> None:
     folder = os.getcwd()
     program = words[0] if "." in words[0] else f"{words[0]}.__main__"
     sys.modules.pop(program, None)
-    for name, module in list(itertools.takewhile(_is_new, reversed(sys.modules.items()))):
+    newest_first = reversed(sys.modules.items())
+    for name, module in list(itertools.takewhile(lambda item: item[0] != _LAST, newest_first)):
         if str(getattr(module, "__file__", "")).startswith(folder + os.sep):
             del sys.modules[name]
     sys.orig_argv = [sys.executable, "-m", *words]

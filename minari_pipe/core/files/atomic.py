@@ -316,8 +316,6 @@ def files_left(directory: Path) -> Iterator[str]:
 def is_left(directory: Path) -> bool:
     """Return whether a commit was not yet moved into place; called on every read."""
     commit = f"{directory}{os.sep}{_COMMIT}"
-    if not os.access(commit, os.F_OK):  # most cases, without the time that an exception takes
-        return False
     try:
         mode = os.lstat(commit).st_mode
     except OSError:

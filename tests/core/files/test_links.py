@@ -690,6 +690,17 @@ def no_change(data: Path, mine: Path) -> None:
     os.mkfifo(data / ".minari_pipe-commit")
 
 
+@pytest.mark.parametrize("target", ["mine", "missing"])
+def test_a_link_in_the_place_of_a_change_is_refused_by_every_read(
+    target: str, tmp_path: Path
+) -> None:
+    data = make(ID).storage.data_path
+    (tmp_path / "mine").mkdir()
+    (data / ".minari_pipe-commit").symlink_to(tmp_path / target)
+    with pytest.raises(LinkError, match=r"\.minari_pipe-commit is a symlink to"):
+        minari_pipe.load_dataset(ID)
+
+
 @pytest.mark.parametrize("plant", [an_unfinished_change, no_change])
 def test_what_ends_no_change_is_named(plant: Callable[[Path, Path], None], mine: Path) -> None:
     dataset = make(ID, "arrow")

@@ -34,7 +34,7 @@ def files(workspace: Workspace) -> set[Path]:
 def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     before = files(workspace)
     command = (sys.executable, "-m", "minari_pipe", "--help")
-    assert_cpu_seconds(0.7, lambda: workspace.run(*command))
+    assert_cpu_seconds(0.6, lambda: workspace.run(*command))
     output = workspace.run(*command)
     assert "python -m minari_pipe +dataset=NAME" in output
     assert "datasets: cartpole_expert, cartpole_medium" in output
@@ -52,7 +52,7 @@ def test_the_composed_config_is_shown_cheaply_and_nothing_runs(workspace):
     before = files(workspace)
     command = (sys.executable, "-m", "minari_pipe", "+dataset=tiny", "collect.seed=7")
     command += ("--cfg", "job", "--resolve")
-    assert_cpu_seconds(0.7, lambda: workspace.run(*command))
+    assert_cpu_seconds(0.6, lambda: workspace.run(*command))
     shown = yaml.safe_load(workspace.run(*command))
     assert shown["collect"]["seed"] == 7
     assert shown["dataset"]["id"] == "tests/tiny-v0"
