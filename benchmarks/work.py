@@ -182,10 +182,15 @@ def episode_folders(dataset_id: str) -> list[Path]:
     return sorted(path for path in (folder(dataset_id) / "data").iterdir() if path.is_dir())
 
 
-def copied(dataset_id: str) -> str:
-    """Copy the files of a dataset and return the id of the copy: nobody has an index of it."""
+def copied(dataset_id: str, to: str = "copy") -> str:
+    """Copy the files of a dataset and return the id of the copy: nobody has an index of it.
+
+    Args:
+        dataset_id: the dataset.
+        to: what is added to its name.
+    """
     name, _, version = dataset_id.rpartition("-v")
-    copy = f"{name}-copy-v{version}"
+    copy = f"{name}-{to}-v{version}"
     remove(copy)  # another case may have left one
     shutil.copytree(folder(dataset_id), folder(copy))
     return copy

@@ -24,6 +24,7 @@ COMMANDS = (
     "delete",
     "combine",
     "split",
+    "compact",
     "migrate",
     "recover",
     "init",

@@ -12,6 +12,7 @@ from benchmarks.measure import Case, Goal, Side, Sides, When
 from benchmarks.work import Shape
 
 SHORT, MANY, LONG = Shape(2_000, 20), Shape(10_000, 20), Shape(100, 1000)
+HUGE = Shape(100_000, 20)
 NESTED = Shape(2_000, 20, nested=True)
 
 
@@ -53,8 +54,30 @@ def cases() -> Iterator[Case]:
         yield Case(
             "write", "create arrow", str(shape), partial(_create_arrow, shape), goal, when=when
         )
-    for shape, when in ((Shape(500, 20), When.BOTH), (SHORT, When.FULL), (MANY, When.FULL)):
-        yield Case("write", "append one episode", str(shape), partial(_append, shape), when=when)
+    for data_format, shape, count, goal, when in (
+        ("hdf5", Shape(500, 20), 1, Goal(), When.BOTH),
+        ("hdf5", MANY, 1, Goal(ratio=5), When.FULL),
+        ("hdf5", HUGE, 1, Goal(), When.FULL),
+        ("hdf5", Shape(500, 20), 100, Goal(), When.BOTH),
+        ("hdf5", MANY, 100, Goal(ratio=5), When.FULL),
+        ("hdf5", HUGE, 100, Goal(), When.FULL),
+        ("arrow", Shape(100, 20), 1, Goal(), When.SMALL),
+        ("arrow", Shape(500, 20), 1, Goal(), When.FULL),
+        ("arrow", MANY, 1, Goal(ratio=5), When.FULL),
+        ("arrow", Shape(500, 20), 100, Goal(), When.FULL),
+    ):
+        name = f"append {count} episode{'s' * (count > 1)}, {data_format}"
+        prepare = partial(_append, shape, count, data_format)
+        yield Case("write", name, str(shape), prepare, goal, when=when)
+    for loops, when in ((50, When.SMALL), (1000, When.FULL)):
+        yield Case(
+            "write",
+            f"append 1 episode, {loops:,} times",
+            str(Shape(500, 20)),
+            partial(_loop, Shape(500, 20), loops),
+            when=when,
+            repeats=3,
+        )
     for shape, goal, when in (
         (Shape(100, 20), Goal(), When.SMALL),
         (Shape(250, 20), Goal(), When.FULL),
@@ -98,12 +121,33 @@ def _create_arrow(shape: Shape) -> Sides:
     return {**create(shape, "arrow"), "limit": limits.two_files_each(dataset_id)}
 
 
-def _append(shape: Shape) -> Sides:
+def _append(shape: Shape, count: int, data_format: str) -> Sides:
     def side(library: str) -> Side:
-        copy = work.copied(work.dataset(library, shape))
+        # real Minari would take minutes to make a huge one
+        maker = "here" if shape.episodes > MANY.episodes else library
+        copy = work.copied(work.dataset(maker, shape, data_format), f"grown-by-{library}")
         dataset = work.LIBRARIES[library].load_dataset(copy)
-        buffer = work.buffers(library, Shape(1, shape.steps))
-        return Side(lambda: dataset.update_dataset_from_buffer(buffer), before=lambda: None)
+        buffers = work.buffers(library, Shape(count, shape.steps))
+        return Side(lambda: dataset.update_dataset_from_buffer(buffers), before=lambda: None)
+
+    return {"here": side("here"), "minari": side("minari")}
+
+
+def _loop(shape: Shape, loops: int) -> Sides:
+    def side(library: str) -> Side:
+        copies: list[str] = []
+        (buffer,) = work.buffers(library, Shape(1, shape.steps))
+
+        def run() -> None:
+            dataset = work.LIBRARIES[library].load_dataset(copies[-1])
+            for _ in range(loops):
+                dataset.update_dataset_from_buffer([buffer])
+
+        return Side(
+            run,
+            before=lambda: copies.append(work.copied(work.dataset(library, shape))),
+            after=lambda: work.remove(copies.pop()),
+        )
 
     return {"here": side("here"), "minari": side("minari")}
 

@@ -14,7 +14,7 @@ import typer
 
 from minari_pipe._version import __version__
 from minari_pipe.cli.datasets import delete, list_datasets, show
-from minari_pipe.cli.edits import combine, migrate, recover, split
+from minari_pipe.cli.edits import combine, compact, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
@@ -96,6 +96,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "delete": delete,
     "combine": combine,
     "split": split,
+    "compact": compact,
     "migrate": migrate,
     "recover": recover,
     "init": init,

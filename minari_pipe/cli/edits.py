@@ -1,4 +1,4 @@
-"""The commands that make datasets from existing data: combine, split, migrate, recover."""
+"""The commands that make datasets from existing data, or write one anew."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm
 from minari_pipe.cli.tables import count, counted, print_json, print_table
+from minari_pipe.cli.tables import size as n_bytes
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.trust import add_trust
 from minari_pipe.datasets.combine import combine_datasets, split_dataset
@@ -101,6 +102,23 @@ def _size(text: str, given: str) -> int | float:
             f"--into {given!r}: expected NEW_ID=SIZE, where SIZE is a number of episodes or a "
             "fraction such as 0.8"
         ) from None
+
+
+def compact(
+    dataset_ids: Annotated[
+        list[str],
+        typer.Argument(autocompletion=complete_id, help="Ids; without a version, the latest."),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write datasets anew without the unused bytes that appends leave; who reads may go on."""
+    found = [load_dataset(name) for name in dataset_ids]
+    saved = {dataset.id: dataset.storage.compact() for dataset in found}
+    if as_json:
+        print_json([{"id": name, "saved_bytes": size} for name, size in saved.items()])
+        return
+    for name, size in saved.items():
+        print(f"{name}: {n_bytes(size)} saved" if size else f"{name}: no unused bytes")
 
 
 def migrate(

@@ -315,6 +315,19 @@ class MinariStorage(StoredEpisodes):
             change.metadata["total_episodes"] = len(writer)
             change.metadata["total_steps"] += steps
 
+    def compact(self) -> int:
+        """Write the files anew if they have bytes that nothing uses, as appends leave them.
+
+        Processes that read the files meanwhile go on with the old ones.
+
+        Returns:
+            The number of bytes that were saved.
+
+        Raises:
+            CorruptDatasetError: the files are damaged, or do not match their manifest.
+        """
+        return 0  # a format overrides this if its files can have such bytes
+
     def update_episode_metadata(
         self, metadatas: Iterable[dict[str, Any]], episode_indices: Iterable[int] | None = None
     ) -> None:

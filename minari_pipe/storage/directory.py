@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ import gymnasium as gym
 from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import check_size, holds_other, transaction
-from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
+from minari_pipe.core.files.checksums import entry_of, entry_of_bytes, size_of
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
 from minari_pipe.core.files.manifest import write_manifest
-from minari_pipe.core.files.manifest_update import stage_manifest
+from minari_pipe.core.files.manifest_update import known_manifest, sizes_named, stage_manifest
 from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
 from minari_pipe.storage.reading import file_sizes, megabytes
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
+
+#: opens a writer of episodes; see :meth:`DirectoryStorage._writer`
+OpenWriter = Callable[[Path, int], AbstractContextManager[EpisodeWriter]]
 
 
 class DirectoryStorage(MinariStorage):
@@ -52,6 +55,8 @@ class DirectoryStorage(MinariStorage):
         jpeg_encoding: bool = False,
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
+        #: during a change, the manifest before it
+        self._manifest: dict[str, Any] | None = None
         try:
             self._opened: OpenedFolder = open_folder(self.data_path)
         except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +111,7 @@ class DirectoryStorage(MinariStorage):
                 )
                 metadata |= {"total_episodes": len(writer), "total_steps": steps}
             entries = writer.entries() or _entries_below(data_path)
-            sizes = {name: entry["size"] for name, entry in entries.items()}
+            sizes = {name: size_of(entry) for name, entry in entries.items()}
             entries[METADATA_FILE_NAME] = _write_metadata(data_path, metadata, sizes)
             if data_path.name == "data" and not holds_other(data_path.parent):
                 write_manifest(data_path.parent, metadata, entries)
@@ -137,19 +142,27 @@ class DirectoryStorage(MinariStorage):
         """
 
     @contextmanager
-    def _change(self) -> Iterator[Change]:
+    def _change(self, opening: OpenWriter | None = None) -> Iterator[Change]:
         with transaction(self.data_path) as stage:
             self.check_version()
             metadata: dict[str, Any] = {"total_episodes": 0, "total_steps": 0}
-            metadata |= self.read_raw_metadata(self.data_path)
+            metadata |= self._raw_metadata()
+            self._manifest = known_manifest(self.data_path)
             count = metadata["total_episodes"]
             with ExitStack() as stack:
-                change = Change(metadata, lambda: stack.enter_context(self._writer(stage, count)))
+                writing = opening or self._writer
+                change = Change(metadata, lambda: stack.enter_context(writing(stage, count)))
                 yield change
-            sizes = file_sizes(self.data_path, stage) if change.has_episodes else None
-            _write_metadata(stage, metadata, sizes)
+            sizes = None
+            if change.has_episodes:
+                before = sizes_named(self._manifest)
+                before = file_sizes(self.data_path) if before is None else before
+                sizes = before | file_sizes(stage)
+                sizes |= {name: size_of(entry) for name, entry in change.writer.entries().items()}
             entries = change.writer.entries() if change.has_episodes else {}
-            stage_manifest(self.data_path, stage, metadata, entries)
+            entries[METADATA_FILE_NAME] = _write_metadata(stage, metadata, sizes)
+            if self._manifest is not None:
+                stage_manifest(self.data_path, stage, metadata, entries, self._manifest)
         if change.has_episodes:
             self._wrote(change.writer)
 

@@ -302,6 +302,17 @@ def test_migrate_and_recover_are_commands_of_the_library() -> None:
     assert "no leftovers in the datasets root" in error("recover", "tests/r-v0")
 
 
+def test_compact_says_how_much_it_saved() -> None:
+    dataset = make()
+    assert run("compact", ID).stdout == f"{ID}: no unused bytes\n"
+    dataset.storage.update_episodes(list(dataset.storage.get_buffers([0])))
+    size = dataset.storage.data_path.joinpath("main_data.hdf5").stat().st_size
+    assert run("compact", ID).stdout == f"{ID}: 32.8 kB saved\n"
+    assert dataset.storage.data_path.joinpath("main_data.hdf5").stat().st_size == size - 2**15
+    assert json.loads(run("compact", ID, "--json").stdout) == [{"id": ID, "saved_bytes": 0}]
+    assert "no dataset 'tests/none-v0'" in error("compact", "tests/none-v0")
+
+
 def test_a_leftover_without_episodes_is_not_in_the_way_of_the_one_with_some() -> None:
     env = minari_pipe.DataCollector(gym.make("CartPole-v1"))
     env.reset(seed=1)

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minari_pipe.core.datasets_root import check_data_link, root_of, writing_below_root
-from minari_pipe.core.files.changes import move_below, new_file, remove, remove_folder
+from minari_pipe.core.files import words
+from minari_pipe.core.files.changes import (
+    move_below,
+    new_file,
+    remove,
+    remove_folder,
+    sync_below,
+    sync_folder,
+)
 from minari_pipe.core.files.links import (
     PathLike,
     files_below,
@@ -194,8 +202,9 @@ def reserve(handle: int, start: int, size: int) -> None:
 def transaction(directory: Path) -> Iterator[Path]:
     """Yield a folder for new versions of a directory's files, and commit them at a clean exit.
 
-    On an error, or if the process is killed before the exit, the directory stays as it was. The
-    folder becomes the commit in one rename. Its files are then moved into place; meanwhile, or
+    On an error, or if the process is killed or the power fails before the exit, the directory stays
+    as it was. The folder becomes the commit in one rename, and counts when the word is written that
+    it may record (:mod:`.words`). Its files are then moved into place; meanwhile, or
     after a kill in between, readers find them with :func:`current`, and the next transaction
     finishes the move. One process has a transaction at a time; others wait.
 
@@ -216,14 +225,19 @@ def transaction(directory: Path) -> Iterator[Path]:
             try:
                 yield stage
                 _require_same(directory, locked)
+                sync_below(stage)
                 os.rename(stage, held / _COMMIT)
+                sync_folder(held)
+                words.write_word(held / _COMMIT, held)
             except BaseException as error:
+                if not is_left(held):
+                    _drop_commit(held)
                 shutil.rmtree(stage, ignore_errors=True)
                 if isinstance(error, FileNotFoundError):
                     _require_same(directory, locked)
                 raise
             try:
-                _roll_forward(held, parent)
+                _move_into_place(held, parent, held / _COMMIT)
             except OSError as error:  # an exception would suggest that nothing was changed
                 warnings.warn(
                     f"{directory} was changed, but the new files could not be moved into place "
@@ -266,7 +280,7 @@ def settle(directory: Path) -> None:
         LinkError: it left a symlink.
         ConfigError: the directory is read-only.
     """
-    if not is_left(directory):
+    if not _has_commit(directory):
         return
     with _alone(directory) as (held, parent, _), writing_below_root():
         _roll_forward(held, parent)
@@ -315,6 +329,10 @@ def files_left(directory: Path) -> Iterator[str]:
 
 def is_left(directory: Path) -> bool:
     """Return whether a commit was not yet moved into place; called on every read."""
+    return _has_commit(directory) and words.is_written(directory / _COMMIT, directory)
+
+
+def _has_commit(directory: Path) -> bool:
     commit = f"{directory}{os.sep}{_COMMIT}"
     try:
         mode = os.lstat(commit).st_mode
@@ -365,8 +383,15 @@ def _listed(manifest: Path) -> set[str]:
     return found
 
 
+def _drop_commit(directory: Path) -> None:
+    """Remove a commit that does not count, at once: without its record it would count."""
+    with suppress(FileNotFoundError):
+        os.rename(directory / _COMMIT, directory / _STAGE)
+        remove_folder(directory / _STAGE)
+
+
 def _roll_forward(directory: Path, parent: Path | None) -> None:
-    """Move the files of a commit into place, those at the top last.
+    """Finish a change that was interrupted after its commit; drop one that was not committed.
 
     Args:
         directory: the directory of the transactions.
@@ -377,11 +402,22 @@ def _roll_forward(directory: Path, parent: Path | None) -> None:
         LinkError: a symlink is in its place, or in the commit.
     """
     commit = directory / _COMMIT
-    if is_left(directory):
+    if _has_commit(directory):
         refuse_links(staged_manifest(commit), directory)
-        if parent is not None and _replaces_manifest(commit, parent):
-            os.replace(staged_manifest(commit), parent / MANIFEST)
-        move_below(commit, directory)
-        remove_folder(commit)
+        if not words.is_written(commit, directory):
+            _drop_commit(directory)
+            return
+        has_manifest = parent is not None and _replaces_manifest(commit, parent)
+        _move_into_place(directory, parent if has_manifest else None, commit)
     elif os.path.lexists(commit):
         raise CorruptDatasetError(f"{commit} is not a folder; remove it")
+
+
+def _move_into_place(directory: Path, parent: Path | None, commit: Path) -> None:
+    """Move the files of a commit into place, and into ``parent`` the manifest, if it has one."""
+    words.remove_record(commit)
+    if parent is not None:
+        with suppress(FileNotFoundError):
+            os.replace(staged_manifest(commit), parent / MANIFEST)
+    move_below(commit, directory)
+    remove_folder(commit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -22,6 +23,9 @@ from minari_pipe.core.files.links import (
     refuse_links,
 )
 from minari_pipe.errors import TrustError
+
+#: more files than this are written to the disk in one call, with all others of the file system
+_MOST_SYNCED = 32
 
 
 def own_folder(path: Path) -> Path:
@@ -120,6 +124,53 @@ def write_new(path: PathLike, data: bytes) -> None:
     """Write a file in place of whatever is there, even a symlink; see :func:`new_file`."""
     with new_file(path) as handle, open(handle, "wb", closefd=False) as file:
         file.write(data)
+
+
+def sync_below(folder: PathLike) -> None:
+    """Write a new folder and all that is in it to the disk, so that a power failure keeps it.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    files = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
+    if len(files) > _MOST_SYNCED and _sync_file_system(folder):
+        return
+    for path in files:
+        handle = open_file(path, os.O_RDONLY, 0)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    for top, _, _ in os.walk(folder, topdown=False):
+        sync_folder(top)
+
+
+def sync_folder(folder: PathLike) -> None:
+    """Write the names in a folder to the disk.
+
+    Raises:
+        OSError: the disk reports an error.
+    """
+    if not HAS_DESCRIPTORS:
+        return  # Windows writes them with the files
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_file_system(folder: PathLike) -> bool:
+    """Write all of a folder's file system to the disk, if the system has such a call."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (AttributeError, OSError, TypeError):
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        return int(call(handle)) == 0
+    finally:
+        os.close(handle)
 
 
 def move_below(source: PathLike, target: PathLike) -> None:

@@ -5,6 +5,7 @@ A manifest of format 2 has an entry for each file::
     {"size": 2500000,
      "xxh3_128": "…",           of the whole file
      "pieces": ["…", "…", "…"], of bytes 0 to 2**20, 2**20 to 2 * 2**20, ..., the last one shorter
+     "room": 32768,             bytes that follow, which nothing uses and no digest covers
      "sha256": "…"}             where a dataset is published
 
 - The digest of a piece is the XXH3 128-bit hash (seed 0) of its bytes: 32 hexadecimal digits, most
@@ -27,6 +28,7 @@ do not depend on the order of words. They are still compared, but never written.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +41,7 @@ from minari_pipe.core.files.links import opener
 PIECE = 2**20
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+_DIGITS = re.compile(r"[0-9a-f]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUM_BYTES = 2**16
 
@@ -97,18 +100,19 @@ class Pieces:
         other._whole, other._state, other.size = self._whole[:], self._state.copy(), self.size
         return other
 
-    def with_first(self, data: bytes) -> Pieces:
+    def with_first(self, *data: Any) -> Pieces:
         """Return the digests of the file with its first piece replaced.
 
         Args:
-            data: the new first piece, of the same length.
+            data: consecutive parts of the new first piece, together of the same length.
         """
+        first = Pieces()
+        for part in data:
+            first.add(part)
         if self.size < PIECE:
-            other = Pieces()
-            other.add(data)
-        else:
-            other = self.copy()
-            other._whole[0] = _xxh3_128(data)
+            return first
+        other = self.copy()
+        other._whole[0] = first._whole[0]
         return other
 
     def entry(self) -> dict[str, Any]:
@@ -133,6 +137,7 @@ def entry_of(
     *,
     sha256: bool = False,
     below: str | os.PathLike[str] | None = None,
+    size: int | None = None,
 ) -> dict[str, Any]:
     """Return the manifest's entry for a file.
 
@@ -141,6 +146,7 @@ def entry_of(
         pieces: its digests, if the writer has them; ignored if they are for another size.
         sha256: add the sha256 of the file.
         below: the folder below which symlinks are not followed; the file's own by default.
+        size: number of bytes that count; None means all.
 
     Example:
         >>> import tempfile
@@ -152,6 +158,8 @@ def entry_of(
         return pieces.entry()
     pieces, digest = Pieces(), hashlib.sha256() if sha256 else None
     for part in _parts(path, PIECE, below):
+        if size is not None:
+            part = part[: max(0, size - pieces.size)]
         pieces.add(part)
         if digest is not None:
             digest.update(part)
@@ -198,15 +206,19 @@ def is_entry(entry: Any) -> bool:
         return False
     if "sha256" in entry and not _is_digest(_SHA256, entry["sha256"]):
         return False
+    if "room" in entry and not (type(entry["room"]) is int and 0 < entry["room"] < 2**63):
+        return False
     if entry["size"] <= PIECE:
         return "pieces" not in entry
     pieces = entry.get("pieces")
-    return (
-        isinstance(pieces, list)
-        and len(pieces) == -(-entry["size"] // PIECE)
-        and all(_is_digest(_DIGEST, piece) for piece in pieces)
-        and _xxh3_128(bytes.fromhex("".join(pieces))).hex() == entry["xxh3_128"]
-    )
+    if not isinstance(pieces, list) or len(pieces) != -(-entry["size"] // PIECE):
+        return False
+    if set(map(type, pieces)) != {str} or set(map(len, pieces)) != {32}:
+        return False
+    digits = "".join(pieces)  # one by one, 100 GB of data would take 100 ms
+    if _DIGITS.fullmatch(digits) is None:
+        return False
+    return _xxh3_128(bytes.fromhex(digits)).hex() == entry["xxh3_128"]
 
 
 def is_old_entry(entry: Any) -> bool:
@@ -220,6 +232,35 @@ def is_old_entry(entry: Any) -> bool:
         return False
     given = [entry[key] for key in ("sha256", "sums") if key in entry]
     return bool(given) and all(_is_digest(_SHA256, digest) for digest in given)
+
+
+def size_of(entry: Mapping[str, Any]) -> int:
+    """Return the number of bytes of an entry's file.
+
+    Example:
+        >>> size_of({"size": 3}), size_of({"size": 3, "room": 2})
+        (3, 5)
+    """
+    size: int = entry["size"] + entry.get("room", 0)
+    return size
+
+
+def ends_with_zeros(
+    path: str | os.PathLike[str], entry: Mapping[str, Any], below: str | os.PathLike[str]
+) -> bool:
+    """Return whether the bytes of a file beyond those of its entry are zeros.
+
+    A change that is interrupted when it makes room in a file leaves such bytes. What is published
+    has none.
+    """
+    if "sha256" in entry or "room" in entry:
+        return False
+    left = size_of(entry)
+    for part in _parts(path, PIECE, below):
+        if any(part[left:]):
+            return False
+        left = max(0, left - len(part))
+    return True
 
 
 def _has_size(entry: Any) -> bool:
@@ -247,7 +288,7 @@ def content_differs(
         if "sha256" in entry:
             return None if sha256_file(path) == entry["sha256"] else "sha256"
         return None if _sums_of_file(path) == entry["sums"] else "sums"
-    found = entry_of(path, sha256="sha256" in entry, below=below)
+    found = entry_of(path, sha256="sha256" in entry, below=below, size=entry["size"])
     pairs = zip(entry.get("pieces", ()), found.get("pieces", ()), strict=False)
     for number, (expected, piece) in enumerate(pairs):
         if expected != piece:
@@ -274,7 +315,7 @@ def some_piece_differs(
     numbers: Iterable[int],
     below: str | os.PathLike[str],
 ) -> bool:
-    """Return whether a file has another size than its entry, or one of some pieces differs.
+    """Return whether a file has another size than its entry says, or one of some pieces differs.
 
     Args:
         path: the file.
@@ -284,13 +325,21 @@ def some_piece_differs(
     """
     pieces = pieces_of(entry)
     with open(path, "rb", opener=opener(below)) as file:
-        if os.fstat(file.fileno()).st_size != entry["size"]:
+        if os.fstat(file.fileno()).st_size != size_of(entry):
             return True
         for number in numbers:
-            file.seek(number * PIECE)
-            if _xxh3_128(file.read(PIECE)).hex() != pieces[number]:
+            size = min(PIECE, entry["size"] - number * PIECE)
+            if _digest_at(file.fileno(), number * PIECE, size).hex() != pieces[number]:
                 return True
     return False
+
+
+def _digest_at(handle: int, start: int, size: int) -> bytes:
+    """Return the digest of some bytes of a file; memory to read them to would take longer."""
+    if not size:
+        return _xxh3_128(b"")
+    with mmap.mmap(handle, size, access=mmap.ACCESS_READ, offset=start) as data:
+        return _xxh3_128(data)
 
 
 def _sums_of_file(path: str | os.PathLike[str]) -> str:

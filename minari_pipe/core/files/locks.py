@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from minari_pipe.core.files.changes import remove
+from minari_pipe.core.files.links import open_file
 from minari_pipe.errors import ConfigError
 
 try:
@@ -75,12 +76,44 @@ def exclusive(directory: Path, *, wait: bool = True) -> Iterator[os.stat_result]
                 raise
         yield status
     finally:
-        if handle in _held:
-            del _held[handle]
-            # closing is not enough: a child forked while the handle was new holds it too
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
+        _unlock(handle)
+
+
+@contextmanager
+def shared(path: Path) -> Iterator[bool]:
+    """Keep out programs that lock a file to write to it, as libhdf5 does; they fail meanwhile.
+
+    Args:
+        path: the file.
+
+    Yields:
+        Whether they are kept out; False if one of them writes to the file already, or if there are
+        no locks.
+    """
+    if fcntl is None:
+        yield False
+        return
+    handle = open_file(path, os.O_RDONLY, 0)
+    status = os.fstat(handle)
+    _held[handle] = (threading.get_ident(), status.st_dev, status.st_ino)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
+    finally:
+        _unlock(handle)
+
+
+def _unlock(handle: int) -> None:
+    if handle in _held:
+        del _held[handle]
+        # closing is not enough: a child forked while the handle was new holds it too
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
 
 def _let_go() -> None:

@@ -49,10 +49,12 @@ from minari_pipe.core.files.atomic import (
 from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.checksums import (
     content_differs,
+    ends_with_zeros,
     entry_of,
     entry_of_bytes,
     is_entry,
     is_old_entry,
+    size_of,
 )
 from minari_pipe.core.files.links import PathLike, files_below, refuse_links, status_below
 from minari_pipe.core.files.names import is_file_name
@@ -418,8 +420,9 @@ def entry_faults(
                 return "is not a regular file"
             if name == _METADATA and _is_published(path, expected):
                 return None
-            if stat.st_size != expected["size"]:
-                return f"has {stat.st_size} bytes, not {expected['size']}"
+            more = stat.st_size - size_of(expected)
+            if more < 0 or (more and not ends_with_zeros(path, expected, below)):
+                return f"has {stat.st_size} bytes, not {size_of(expected)}"
             if stamps.get(name) != stamp:
                 if (what := content_differs(path, expected, below)) is not None:
                     return f"has different content ({what})"
@@ -543,9 +546,10 @@ def _differing_totals(dataset: Path, content: Mapping[str, Any]) -> dict[str, tu
 
 def _is_name(name: str) -> bool:
     folder, *rest = name.split("/")
-    below = {"data": bool(rest), POLICIES: len(rest) == 1, CARD: bool(rest)}
+    if folder not in _SECTIONS or not rest or (folder == POLICIES and len(rest) > 1):
+        return False
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
         return False
-    return below.get(folder, False) and all(map(is_file_name, rest))
+    return all(map(is_file_name, rest))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.files.atomic import MANIFEST, sha256_file, staged_manifest, transaction
-from minari_pipe.core.files.checksums import entry_of, pieces_of, some_piece_differs
+from minari_pipe.core.files.checksums import entry_of, pieces_of, size_of, some_piece_differs
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.files.manifest import (
     FORMAT,
@@ -34,28 +34,56 @@ from minari_pipe.core.files.manifest import (
 from minari_pipe.errors import CorruptDatasetError
 
 
+def known_manifest(data: Path) -> dict[str, Any] | None:
+    """Return the manifest of a dataset, or None if nothing is known of its files.
+
+    It has none, or it is damaged, or another program has changed the dataset.
+
+    Args:
+        data: the data directory, in a transaction.
+
+    Raises:
+        UnsupportedVersionError: the manifest has a format that cannot be updated.
+    """
+    content = readable_manifest(data.parent) if data.name == "data" else None
+    return None if content is None or is_foreign(data.parent, content) else content
+
+
+def sizes_named(content: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """Return the sizes of the data files by a manifest, or None if it does not say them.
+
+    Args:
+        content: see :func:`known_manifest`.
+    """
+    if content is None or content.get("format") != FORMAT:
+        return None
+    return {name: size_of(entry) for name, entry in content["data"].items()}
+
+
 def stage_manifest(
-    data: Path, stage: Path, metadata: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
+    data: Path,
+    stage: Path,
+    metadata: Mapping[str, Any],
+    entries: Mapping[str, Mapping[str, Any]],
+    content: dict[str, Any],
 ) -> None:
-    """Update a dataset's manifest, if it has one, in the transaction that changes its files.
+    """Update a dataset's manifest in the transaction that changes its files.
 
     Args:
         data: the data directory.
         stage: the new versions of files, see :func:`minari_pipe.core.files.atomic.transaction`.
         metadata: the metadata after the change.
         entries: the entries of new versions that are known already, by paths in the stage.
+        content: the manifest before the change; see :func:`known_manifest`.
 
     Raises:
         CorruptDatasetError: a file that the change has read does not match the manifest.
-        UnsupportedVersionError: the manifest has a format that cannot be updated.
     """
-    content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or is_foreign(data.parent, content):
-        return  # another program changed the dataset, so nothing is known of its files
     if content.get("format") == FORMAT:
-        new = {name: entries.get(name) or entry_of(stage / name) for name in files_below(stage)}
+        new = {name: entry_of(stage / name) for name in files_below(stage) if name not in entries}
+        new |= {name: dict(entry) for name, entry in entries.items()}
         _refuse_damage(data, content, {f"data/{name}": entry for name, entry in new.items()})
-        content["data"] = dict(sorted((content["data"] | new).items()))
+        files = {"data": dict(sorted((content["data"] | new).items()))}
     else:
         new = {
             f"data/{name}": {
@@ -65,25 +93,32 @@ def stage_manifest(
             for name in files_below(stage)
         }
         _refuse_damage(data, content, new)
-        content["files"] = dict(sorted((content["files"] | new).items()))
-    content.pop("content_sha256", None)
-    dump({**content, **{key: metadata[key] for key in TOTALS}}, staged_manifest(stage))
+        files = {"files": dict(sorted((content["files"] | new).items()))}
+    changed = {**content, **files, **{key: metadata[key] for key in TOTALS}}
+    changed.pop("content_sha256", None)
+    dump(changed, staged_manifest(stage))
 
 
-def pieces_named(data: Path, name: str) -> list[str] | None:
-    """Return the digests of a file's pieces, if the manifest has them for a file of this size.
+def pieces_named(
+    data: Path, name: str, content: Mapping[str, Any] | None
+) -> tuple[list[str] | None, bool]:
+    """Return what the manifest says of a file that is to be continued.
 
     Args:
         data: the data directory, in a transaction.
         name: name of the file in it.
+        content: see :func:`known_manifest`.
+
+    Returns:
+        The digests of its pieces, if the manifest has them for a file of this size, and whether
+        more bytes in the file would not contradict it.
     """
-    content = readable_manifest(data.parent) if data.name == "data" else None
-    if content is None or content.get("format") != FORMAT or is_foreign(data.parent, content):
-        return None
-    entry = content["data"].get(name, {})
-    if entry.get("size") != os.path.getsize(data / name):
-        return None
-    return pieces_of(entry)
+    if content is None:
+        return None, True
+    entry = content["data"].get(name, {}) if content.get("format") == FORMAT else {}
+    if "size" not in entry or size_of(entry) != os.path.getsize(data / name):
+        return None, False
+    return pieces_of(entry), "room" in entry
 
 
 def _refuse_damage(

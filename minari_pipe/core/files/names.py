@@ -13,6 +13,8 @@ from minari_pipe.errors import CorruptDatasetError
 NO_NAMES = frozenset({"", ".", ".."})
 #: folders in which git and DVC find commands that they run
 _SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
+#: names that need no closer look
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _FOLDERS = ("data", "policies", "card")
 #: Largest number of nested folders; the files of a dataset lie in three at most.
 _DEEPEST = 20
@@ -28,6 +30,8 @@ def is_file_name(name: str) -> bool:
         >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
         [True, False, False, False]
     """
+    if _PLAIN.fullmatch(name):  # a dataset may have millions of files
+        return True
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     read = visible.casefold().partition(":")[0].rstrip(" .")
     return name not in NO_NAMES and "\0" not in name and read not in _SETTINGS_FOLDERS

@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from minari_pipe.core.episode import EpisodeData
 from minari_pipe.core.files.atomic import current, replacing, require_space
-from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.core.files.links import PathLike
 from minari_pipe.core.files.swap import copy_file
+from minari_pipe.core.files.words import Word, can_commit, stage_word
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -36,10 +36,10 @@ from minari_pipe.storage.agreement import check_agreement, check_total
 from minari_pipe.storage.attributes import EXACT, unflatten_attributes
 from minari_pipe.storage.columns import Columns
 from minari_pipe.storage.hdf5.index.build import GROUPS, Builder
-from minari_pipe.storage.hdf5.index.cache import StoredIndex
+from minari_pipe.storage.hdf5.index.cache import StoredIndex, joined
 from minari_pipe.storage.hdf5.index.index import FileIndex
 from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex
-from minari_pipe.storage.hdf5.index.views import Reader
+from minari_pipe.storage.hdf5.index.views import Reader, whole_segments
 from minari_pipe.storage.hdf5.parser import nodes
 from minari_pipe.storage.hdf5.parser.checked import is_written_here, open_checked, wrote
 from minari_pipe.storage.hdf5.parser.reader import Group
@@ -64,13 +64,16 @@ from minari_pipe.storage.hdf5.values import (
 )
 from minari_pipe.storage.hdf5.writer.direct import (
     DirectFile,
+    FullError,
     copy_beginning,
     read_back,
     root_of,
     segment_of,
     slashes_of,
+    used_of,
     written,
 )
+from minari_pipe.storage.hdf5.writer.layout_root import END_WORD, ROOT_WORD, Root
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.unpacking import FREE_BYTES, Announced, Budget
 from minari_pipe.storage.writer import EpisodeWriter
@@ -83,6 +86,8 @@ _RESERVE = 2**16
 
 _EPISODE = re.compile(r"episode_(\d+)")
 
+#: returns the index of a file's episodes, if all of it has the layout of this package
+Before = Callable[[], FileIndex | None]
 #: of one observation and of one action
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 
@@ -102,11 +107,16 @@ class EpisodeFile(EpisodeWriter):
         foreign: Spaces | None = None,
     ) -> None:
         """Use one of the context managers instead."""
+        #: what commits the change, if the file itself grew
+        self.word: Word | None = None
         #: gzip level of the numbers that are written; None stores them uncompressed
         self.compression: int | None = None
         self._path = path
         #: spaces of the episodes, if the first ones are bytes that another process wrote
         self._foreign = foreign
+        #: where to go on if the file itself grows, but not far enough, and how to know its index
+        self._copy: Path | None = None
+        self._before: Before = lambda: None
         self._last: tuple[int, Any] | None = None
         self._open: Any = None  # an h5py file if it is open for writing
         self._direct: DirectFile | None = None
@@ -193,10 +203,12 @@ class EpisodeFile(EpisodeWriter):
         *,
         name: Path | None = None,
         most_steps: Callable[[], int] | None = None,
-        before: FileIndex | None = None,
+        before: Before = lambda: None,
         pieces: Sequence[str] | None = None,
+        room: bool = False,
+        grows: bool = False,
     ) -> Iterator[EpisodeFile]:
-        """Append to a copy of a file, created at ``path``.
+        """Append to a copy of a file, created at ``path``, or to the file itself if it can grow.
 
         libhdf5 changes only what this process wrote: it crashes on damaged files, and where parts
         of a file overlap, it overwrites values. Of another file in the layout of
@@ -210,33 +222,112 @@ class EpisodeFile(EpisodeWriter):
             episodes: number of episodes that count; others are left out with a warning.
             name: what error messages call the file, by default ``source``.
             most_steps: see :meth:`read`.
-            before: the index of the file, only if all of it has that layout, as
+            before: returns the index of the file, only if all of it has that layout, as
                 :attr:`.StoredIndex.is_of_own_layout` says; without it, nothing is copied.
             pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
+            room: leave room in a copy, in which later appends fit.
+            grows: the file itself may change before the change is committed, where it has room;
+                there is an index of these episodes.
 
         Raises:
             CorruptDatasetError: the file is damaged, or has fewer episodes.
         """
         name = name or source
         is_own = is_written_here(source)
+        if grows and can_commit(source) and (used := used_of(source)):
+            same = Root(used, np.zeros(episodes, np.int64), used)  # no header is needed to grow
+            direct = DirectFile(source, same, grows=True, pieces=pieces)
+            with cls._writing(direct, name, None if is_own else spaces) as new:
+                new._copy, new._before = path, before
+                yield new
+            if new._direct is not None and new._direct.grows:
+                new.word = Word(path.name, ROOT_WORD, direct.root)
+                stage_word(path.parent, new.word)
+            else:
+                wrote(path, wholly=new._foreign is None)
+            return
         root = root_of(source)
-        if root is not None and before is not None and len(root.headers) == episodes:
+        known = before() if root is not None else None
+        if root is not None and known is not None and len(root.headers) == len(known) == episodes:
             copy_beginning(source, path, root)
-            direct = DirectFile(path, root, before, replaces=True, pieces=pieces)
+            direct = DirectFile(path, root, known, replaces=True, room=room, pieces=pieces)
             with cls._writing(direct, name, None if is_own else spaces) as new:
                 yield new
             wrote(path, wholly=new._foreign is None)
             return
-        with ExitStack() as stack:
+        if is_own and root is None:
             with cls.open(source, name=name) as old:
                 _check_count(name, len(old), episodes)
-                if is_own and root is None and len(old) == episodes:
-                    copy_file(source, path, below=source.parent)
-                    file = stack.enter_context(open_to_write(path, "r+", name))
-                    new = cls(file, name)
-                else:
-                    direct = DirectFile(path, replaces=True)
-                    new = stack.enter_context(cls._writing(direct, name))
+                is_whole = len(old) == episodes
+            if is_whole:
+                copy_file(source, path, below=source.parent)
+                with open_to_write(path, "r+", name) as file:
+                    yield cls(file, name)
+                wrote(path)
+                return
+        with cls.anew(source, path, spaces, episodes, name=name, most_steps=most_steps) as new:
+            yield new
+
+    @classmethod
+    @contextmanager
+    def widened(
+        cls, source: Path, path: Path, name: Path, episodes: int, pieces: Sequence[str]
+    ) -> Iterator[EpisodeFile]:
+        """Give a file room to grow, in place and without more episodes.
+
+        Args:
+            source: a file of :class:`DirectFile` that uses all its bytes.
+            path: location in the stage of the change.
+            name: what error messages call the file.
+            episodes: number of its episodes.
+            pieces: its digests.
+        """
+        used = os.path.getsize(source)
+        same = Root(used, np.zeros(episodes, np.int64), used)
+        direct = DirectFile(source, same, grows=True, pieces=pieces)
+        direct.widen()
+        direct.close()
+        new = cls(direct, name)
+        end = used + direct.room
+        new.word = Word(path.name, END_WORD, end, end)
+        stage_word(path.parent, new.word)
+        yield new
+
+    @classmethod
+    @contextmanager
+    def anew(
+        cls,
+        source: Path,
+        path: Path,
+        spaces: Spaces,
+        episodes: int,
+        *,
+        name: Path,
+        most_steps: Callable[[], int] | None = None,
+        before: Before = lambda: None,
+    ) -> Iterator[EpisodeFile]:
+        """Write all episodes of a file to another one, which takes no more bytes than it needs.
+
+        Args:
+            source: see :meth:`continuing`, as for the others.
+            path: location of the new file.
+            spaces: of one observation and one action.
+            episodes: number of episodes that count.
+            name: what error messages call the file.
+            most_steps: see :meth:`read`.
+            before: the index of the file, if all of it has the layout of this package.
+
+        Raises:
+            CorruptDatasetError: the file is damaged, or has fewer episodes.
+        """
+        known = before()
+        with cls._writing(DirectFile(path, replaces=True), name) as new:
+            if known is not None and len(known) == episodes:
+                for segment in whole_segments(MappedFile(source), StoredIndex.of(known)):
+                    new._append_segment(segment)
+            else:
+                with cls.open(source, name=name) as old:
+                    _check_count(name, len(old), episodes)
                     new.compression = old._gzip_level()
                     new._take(old, range(episodes), spaces, most_steps)
                     new.compression = None
@@ -246,15 +337,22 @@ class EpisodeFile(EpisodeWriter):
     @classmethod
     @contextmanager
     def _writing(
-        cls, direct: DirectFile, name: Path, foreign: Spaces | None = None
+        cls,
+        direct: DirectFile,
+        name: Path,
+        foreign: Spaces | None = None,
     ) -> Iterator[EpisodeFile]:
-        """Write directly as long as possible, then through h5py."""
+        """Write directly as long as possible, then by h5py, to a copy if the file grows."""
         episodes = cls(direct, name, foreign)
         with episodes._closing:
             try:
                 yield episodes
                 if episodes._direct is not None:
-                    episodes._direct.finish()
+                    try:
+                        episodes._direct.finish()
+                    except FullError:
+                        episodes._move()
+                        episodes._direct.finish()
             finally:
                 if episodes._direct is not None:
                     episodes._direct.close()
@@ -263,6 +361,8 @@ class EpisodeFile(EpisodeWriter):
     def _file(self) -> Any:
         """The open file; if it was written directly so far, h5py takes over."""
         if self._direct is not None:
+            if self._direct.grows:
+                self._move()
             self._direct.finish()
             if self._foreign is not None:
                 self._direct = self._written_anew(self._direct, self._foreign)
@@ -323,21 +423,51 @@ class EpisodeFile(EpisodeWriter):
         """Return the manifest entry of the file, if it was written directly."""
         if self._direct is None or self._direct.pieces is None:
             return {}
-        return {MAIN_FILE_NAME: entry_of(self._direct.path, self._direct.pieces)}
+        room = {"room": self._direct.room} if self._direct.room else {}
+        return {MAIN_FILE_NAME: self._direct.pieces.entry() | room}
 
     def index(self) -> FileIndex | None:
-        """Return the index of all written values, or None if h5py wrote some of them."""
-        return self._direct.index() if self._direct is not None else None
+        """Return the index of all written values, or None if h5py wrote some of them.
+
+        If the file itself grew, it is that of the new episodes.
+        """
+        if self._direct is None:
+            return None
+        return self._direct.added() if self._direct.grows else self._direct.index()
 
     def __len__(self) -> int:
         """Return the number of episodes."""
         return self._count
 
     def _append_segment(self, segment: Segment) -> None:
-        if self.compression is None and self._direct is not None and self._direct.append(segment):
-            self._count = len(self._direct)
+        if self.compression is None and self._append_directly(segment):
+            self._count += len(segment)
         else:
             super()._append_segment(segment)
+
+    def _append_directly(self, segment: Segment) -> bool:
+        if self._direct is None:
+            return False
+        try:
+            return self._direct.append(segment)
+        except FullError:
+            self._move()
+            return self._direct.append(segment)
+
+    def _move(self) -> None:
+        """Write the file that grew so far to another one, without what nothing uses there."""
+        old, known = self._direct, self._before()
+        assert old is not None
+        assert self._copy is not None
+        assert known is not None
+        chain = (StoredIndex.of(known), StoredIndex.of(old.added()))
+        index = joined(chain if len(old) > len(known) else chain[:1])
+        assert index is not None
+        new = self._direct = DirectFile(self._copy, replaces=True, room=True)
+        for segment in whole_segments(MappedFile(old.path), index):
+            if not new.append(segment):
+                raise CorruptDatasetError(f"{self._path} has values that its layout cannot have")
+        old.close()
 
     def _append(self, columns: Columns, attributes: Mapping[str, Any]) -> None:
         attributes = dict(attributes)
@@ -348,8 +478,8 @@ class EpisodeFile(EpisodeWriter):
         if self._direct is not None and self.compression is None:
             attributes.pop("infos_slashes", None)
             segment = segment_of(columns, attributes, len(self))
-            if segment is not None and self._direct.append(segment):
-                self._count = len(self._direct)
+            if segment is not None and self._append_directly(segment):
+                self._count += 1
                 return
         groups = {**columns, **columns.get("extras", {})}
         groups.pop("extras", None)

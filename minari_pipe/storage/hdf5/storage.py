@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,22 +45,36 @@ from minari_pipe.core import views
 from minari_pipe.core.episode import EpisodeBuffer, EpisodeData, each_with_fields
 from minari_pipe.core.files.atomic import current
 from minari_pipe.core.files.links import OpenedFolder, open_below, status_below
+from minari_pipe.core.files.locks import shared
 from minari_pipe.core.files.manifest_update import pieces_named
+from minari_pipe.core.files.words import InUseError, Word, can_commit
 from minari_pipe.errors import (
     CorruptDatasetError,
     DatasetExistsError,
     DatasetNotFoundError,
     LinkError,
 )
+from minari_pipe.storage.base import Change
 from minari_pipe.storage.columns import check_space_names
-from minari_pipe.storage.directory import DirectoryStorage
+from minari_pipe.storage.directory import DirectoryStorage, OpenWriter
 from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile
-from minari_pipe.storage.hdf5.index.cache import remember
+from minari_pipe.storage.hdf5.index.cache import (
+    Stamp,
+    StoredIndex,
+    joined,
+    known,
+    remember,
+    remember_more,
+)
 from minari_pipe.storage.hdf5.index.index import FileIndex
-from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex, open_mapped
+from minari_pipe.storage.hdf5.index.mapped import MappedFile, MappedIndex, forget, open_mapped
 from minari_pipe.storage.hdf5.index.views import Reader
+from minari_pipe.storage.hdf5.writer.direct import used_of
 from minari_pipe.storage.segment import AttributeTable, Segment
-from minari_pipe.storage.writer import EpisodeWriter
+from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
+
+#: a smaller file is copied as fast as it is given room, in bytes
+_LARGE = 2**23
 
 
 class HDF5Storage(DirectoryStorage):
@@ -78,8 +92,14 @@ class HDF5Storage(DirectoryStorage):
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._file_path = self.data_path / MAIN_FILE_NAME
-        #: index of the file that was just written, and its stat result
-        self._left: tuple[FileIndex, os.stat_result] | None = None
+        #: index of what was just written, and the file's stat result or what committed the change
+        self._left: tuple[FileIndex, os.stat_result | Word] | None = None
+        #: whether a large file without room is to get it before an append
+        self._asks_for_room = False
+        #: locks that end after the commit
+        self._locks = ExitStack()
+        #: stamp and index of the file before it was changed
+        self._before: tuple[Stamp, tuple[StoredIndex, ...]]
         try:
             mode = current(self._file_path, partial(status_below, below=self._opened)).st_mode
         except LinkError:
@@ -266,17 +286,92 @@ class HDF5Storage(DirectoryStorage):
                 f"metadata.json says {self.total_episodes}"
             )
 
+    def update_episodes(
+        self, episodes: Iterable[EpisodeBuffer | Segment], *, judge: BufferChecker | None = None
+    ) -> None:
+        """Append episodes, all or none of them."""
+        self._asks_for_room = True
+        try:
+            super().update_episodes(episodes, judge=judge)
+        except _NoRoomError:  # before any episode was taken
+            self._asks_for_room = False
+            with suppress(InUseError, CorruptDatasetError), self._change(self._widened) as change:
+                _ = change.writer  # opening it is the change
+            super().update_episodes(episodes, judge=judge)
+
+    @contextmanager
+    def _widened(self, stage: Path, episodes: int) -> Iterator[EpisodeFile]:
+        """Let the file grow where it is, if no process has it open; else an append copies it."""
+        chain = self._index_before()
+        forget(self._file_path)
+        source = stage.with_name(MAIN_FILE_NAME)
+        if not chain or not self._may_widen(source):  # another process was faster
+            raise InUseError
+        pieces, _ = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
+        opened = EpisodeFile.widened(
+            source, stage / MAIN_FILE_NAME, self._file_path, episodes, pieces or ()
+        )
+        with self._remembering(opened, stage) as file:
+            yield file
+
+    def _may_widen(self, file: Path) -> bool:
+        """Return whether a file is so large that a copy takes long, and of this package's layout.
+
+        Published bytes stay as they are.
+        """
+        pieces, may_be_longer = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
+        return (
+            pieces is not None
+            and self._manifest is not None
+            and "content_sha256" not in self._manifest
+            and not may_be_longer
+            and os.path.getsize(file) >= _LARGE
+            and can_commit(file)
+            and used_of(file) == os.path.getsize(file)
+        )
+
+    def compact(self) -> int:
+        """Write the file anew if it has bytes that nothing uses."""
+        saved = 0
+
+        @contextmanager
+        def packing(stage: Path, episodes: int) -> Iterator[EpisodeFile]:
+            nonlocal saved
+            source, new = stage.with_name(MAIN_FILE_NAME), stage / MAIN_FILE_NAME
+            chain = self._index_before()
+            with self._remembering(
+                EpisodeFile.anew(
+                    source,
+                    new,
+                    (self.observation_space, self.action_space),
+                    episodes,
+                    name=self._file_path,
+                    most_steps=self._most_steps,
+                    before=partial(_index_of, chain),
+                ),
+                new,
+            ) as file:
+                yield file
+            saved = os.path.getsize(source) - os.path.getsize(new)
+            if saved <= 0:
+                raise _NothingUnusedError
+
+        try:
+            with self._change(packing) as change:
+                _ = change.writer  # opening it writes the episodes
+        except _NothingUnusedError:
+            return 0
+        return saved
+
     def _opened_to_write(self, new: Path, episodes: int) -> AbstractContextManager[EpisodeFile]:
         if new == self._file_path:
             return EpisodeFile.begin(new)
-        mapped = self._mapped()
-        with self._structure(mapped) as structure:
-            known = self._known(mapped, structure)
-        before = None
-        if known is not None and known.stored.is_of_own_layout:
-            before = known.stored.index()
-        pieces = pieces_named(self.data_path, MAIN_FILE_NAME)
         held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder held open
+        if self._asks_for_room and self._may_widen(held):
+            raise _NoRoomError
+        is_locked = self._locks.enter_context(shared(held))
+        chain = self._index_before()
+        pieces, may_be_longer = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
         return EpisodeFile.continuing(
             held,
             new,
@@ -284,25 +379,73 @@ class HDF5Storage(DirectoryStorage):
             episodes,
             name=self._file_path,
             most_steps=self._most_steps,
-            before=before,
+            before=partial(_index_of, chain),
             pieces=pieces,
+            room=True,
+            grows=may_be_longer
+            and is_locked
+            and sum(index.episodes for index in chain) == episodes > 0,
         )
+
+    def _index_before(self) -> tuple[StoredIndex, ...]:
+        """Return the index of the file, if it is of this package's layout, and note its version."""
+        stamp = Stamp.of(status_below(self._file_path, self._opened))
+        chain = known(self._file_path, stamp)
+        if chain is None:
+            mapped = self._mapped()
+            with self._structure(mapped) as structure:
+                found = self._known(mapped, structure)
+            is_own = found is not None and found.stored.is_of_own_layout
+            chain = (found.stored,) if found is not None and is_own else ()
+        self._before = (stamp, chain)
+        return chain
+
+    @contextmanager
+    def _change(self, opening: OpenWriter | None = None) -> Iterator[Change]:
+        with ExitStack() as self._locks, super()._change(opening) as change:
+            yield change
 
     @contextmanager
     def _writer(self, stage: Path, total_episodes: int) -> Iterator[EpisodeFile]:
         new = stage / MAIN_FILE_NAME
-        self._left = None
-        with self._opened_to_write(new, total_episodes) as file:
+        with self._remembering(self._opened_to_write(new, total_episodes), new) as file:
             file.compression = self._compression
+            yield file
+
+    @contextmanager
+    def _remembering(
+        self, opened: AbstractContextManager[EpisodeFile], new: Path
+    ) -> Iterator[EpisodeFile]:
+        """Keep the index of a file that is written, for :meth:`_wrote`."""
+        self._left = None
+        with opened as file:
             yield file
         index = file.index()
         if index is not None:
-            self._left = (index, os.stat(new))
+            self._left = (index, file.word or os.stat(new))
 
     def _wrote(self, writer: EpisodeWriter) -> None:
         if self._left is not None:
-            remember(self._file_path, *self._left)
+            index, written = self._left
+            if isinstance(written, Word):
+                remember_more(self._file_path, written, *self._before, index)
+            else:
+                remember(self._file_path, index, written)
             self._left = None
+
+
+class _NoRoomError(Exception):
+    """A file can be given room to grow."""
+
+
+class _NothingUnusedError(Exception):
+    """A file that was written anew is not smaller."""
+
+
+def _index_of(chain: tuple[StoredIndex, ...]) -> FileIndex | None:
+    """Return the index of the episodes of a file, if it is known; see :func:`.cache.joined`."""
+    whole = joined(chain) if chain else None
+    return None if whole is None else whole.index()
 
 
 class _Structure:

@@ -4,9 +4,11 @@ There is one small file for each HDF5 file, named after its device and inode::
 
     $MINARI_PIPE_CACHE | $XDG_CACHE_HOME/minari_pipe | ~/.cache/minari_pipe
     └─ index/2a-1f00c3.idx
-       ├─ mark of the format, checksum and size of the rest, whether it is settled
-       ├─ header, JSON     which version of which file, its structures, names of columns
-       └─ arrays           steps, runs, addresses, columns of attributes, in native byte order
+       ├─ record
+       │  ├─ mark of the format, checksum and size of the rest, whether it is settled
+       │  ├─ header, JSON  which version of which file, its structures, names of columns
+       │  └─ arrays        steps, runs, addresses, columns of attributes, in native byte order
+       └─ record ...       the same of episodes that were added to the file where it was
 
 An index belongs to one version of a file: its device, inode, size and times. Linux advances the
 clock of these times only every few milliseconds, so right after a change, a file can change again
@@ -26,7 +28,7 @@ import sys
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minari_pipe.core.files.fetch import cache_folder
+from minari_pipe.core.files.words import Word
 from minari_pipe.core.git import refuse_tracked_links_once
 from minari_pipe.storage.hdf5.index.index import Attributes, FileIndex, Runs, merged
 from minari_pipe.storage.segment import Leaf
@@ -53,6 +56,8 @@ _YOUNG_IN_SECONDS_NS = 2_100_000_000
 _MOST_BYTES = 2**28
 #: the size of the cache is checked once per this many writes
 _SWEEP_EVERY = 64
+#: most records of a file; beyond that, it is written anew
+_MOST_PARTS = 64
 #: most indexes that are held in memory because they cannot be written to disk
 _MOST_HELD = 8
 
@@ -128,8 +133,40 @@ class StoredIndex:
         return FileIndex(steps, tuple(runs.part() for runs in self.runs), attributes)
 
 
+def joined(chain: Sequence[StoredIndex]) -> StoredIndex | None:
+    """Join indexes of the episodes of one file, each of those after the ones before.
+
+    Returns:
+        The index of all episodes, or None if the attributes of one cannot be read.
+    """
+    if len(chain) == 1:
+        return chain[0]
+    attributes = Attributes.joined([index.attributes for index in chain])
+    if attributes is None:
+        return None
+    same: dict[tuple[Leaf, ...], list[tuple[int, Runs]]] = {}
+    first = 0
+    for index in chain:
+        for runs in index.runs:
+            same.setdefault(runs.leaves, []).append((first, runs))
+        first += index.episodes
+    found = tuple(map(Runs.joined, same.values()))
+    return StoredIndex(first, found, attributes, chain[0].spaces)
+
+
 _held: OrderedDict[str, bytes] = OrderedDict()
 _writes = 0
+
+
+class _Grown(NamedTuple):
+    """The index of the file that this process changed last, in the parts that it learned."""
+
+    stamp: Stamp
+    samples: int
+    chain: tuple[StoredIndex, ...]
+
+
+_grown: _Grown | None = None
 
 
 def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> None:
@@ -141,13 +178,58 @@ def remember(path: str | Path, index: FileIndex, written: os.stat_result) -> Non
         written: stat result of the file after it was written; any other file is ignored.
     """
     with suppress(OSError, ValueError):
-        with open(path, "rb") as file:
-            stamp = Stamp.of(os.fstat(file.fileno()))
-            ours = (written.st_dev, written.st_ino, written.st_size, written.st_mtime_ns)
-            if (stamp.device, stamp.inode, stamp.size, stamp.modified_ns) != ours:
+        stamp, samples = _sampled(path)
+        ours = (written.st_dev, written.st_ino, written.st_size, written.st_mtime_ns)
+        if (stamp.device, stamp.inode, stamp.size, stamp.modified_ns) == ours:
+            save(StoredIndex.of(index), stamp, samples)
+
+
+def remember_more(
+    path: Path, word: Word, before: Stamp, chain: tuple[StoredIndex, ...], added: FileIndex
+) -> None:
+    """Store the index of a file to which this process just added episodes, where it is.
+
+    Args:
+        path: the file.
+        word: what was written to it last; any other file is ignored.
+        before: its stamp before that.
+        chain: the index of the episodes before; see :func:`joined`.
+        added: the index of the added ones, if any.
+    """
+    global _grown
+    more = StoredIndex.of(added)
+    if not len(added):
+        numbers = {name: values[:0] for name, values in chain[0].attributes.numbers.items()}
+        more = StoredIndex(0, (), Attributes(numbers, None))
+    with suppress(OSError, ValueError):
+        stamp, samples = _sampled(path)
+        if not word.is_in(path):  # another process has gone on since, before the stamp or after it
+            return
+        is_stored = more.attributes.continues(chain[0].attributes) and _extend(
+            _packed(more, stamp, samples), before, stamp
+        )
+        chain = (*chain, more)
+        if len(chain) > _MOST_PARTS or not is_stored:
+            whole = joined(chain)
+            if whole is None:
                 return
-            samples = sample(lambda start, size: _read_at(file, start, size), stamp.size)
-        save(StoredIndex.of(index), stamp, samples)
+            chain = (whole,)
+        if not is_stored:
+            save(chain[0], stamp, samples)
+        _grown = _Grown(stamp, samples, chain)
+
+
+def known(path: Path, stamp: Stamp) -> tuple[StoredIndex, ...] | None:
+    """Return the index of a version of a file, if this process made it by adding episodes."""
+    if _grown is None or _grown.stamp != stamp:
+        return None
+    return _grown.chain if _sampled(path) == _grown[:2] else None
+
+
+def _sampled(path: str | Path) -> tuple[Stamp, int]:
+    with open(path, "rb", buffering=0) as file:
+        stamp = Stamp.of(os.fstat(file.fileno()))
+        return stamp, sample(lambda start, size: _read_at(file, start, size), stamp.size)
 
 
 def _folder() -> Path:
@@ -186,6 +268,21 @@ def save(index: StoredIndex, stamp: Stamp, samples: int | None) -> None:
             _held.popitem(last=False)
 
 
+def _extend(record: bytes, before: Stamp, stamp: Stamp) -> bool:
+    """Add a record to the stored index of a file; return whether that was possible."""
+    if stamp.name in _held or stamp.name != before.name:
+        return False
+    with suppress(OSError), open(_folder() / stamp.name, "r+b", buffering=0) as file:
+        for _ in range(_MOST_PARTS):
+            at, (_, _, _, size, header_size) = file.tell(), _HEAD.unpack(file.read(_HEAD.size))
+            file.seek(at + _HEAD.size + size)
+            if file.tell() == os.fstat(file.fileno()).st_size:
+                header = json.loads(_read_at(file, at + _HEAD.size, header_size))
+                file.seek(0, os.SEEK_END)
+                return header["stamp"] == list(before) and file.write(record) == len(record)
+    return False
+
+
 def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
     """Return the stored index for a version of a file, or None if there is none.
 
@@ -202,12 +299,12 @@ def load(stamp: Stamp, take: Callable[[int, int], bytes]) -> StoredIndex | None:
         except OSError:
             return None
     try:
-        index = _unpacked(content, stamp, take)
+        index, settled_at = _unpacked(content, stamp, take)
     except Exception:  # any error: it is only a cache
         return None
-    if index is not None and path is not None and not content[_SETTLED_AT] and stamp.is_settled:
+    if index is not None and path is not None and not content[settled_at] and stamp.is_settled:
         with suppress(OSError), open(path, "r+b") as file:
-            file.seek(_SETTLED_AT)
+            file.seek(settled_at)
             file.write(b"\1")
     return index
 
@@ -260,17 +357,31 @@ def _packed(index: StoredIndex, stamp: Stamp, samples: int | None) -> bytes:
 
 def _unpacked(
     content: bytes, stamp: Stamp, take: Callable[[int, int], bytes]
-) -> StoredIndex | None:
-    mark, settled, checksum, size, header_size = _HEAD.unpack_from(content)
-    body = memoryview(content)[_HEAD.size :]
-    if mark != _MARK or size != len(body) or zlib.adler32(body) != checksum:
-        return None
-    header = json.loads(bytes(body[:header_size]))
+) -> tuple[StoredIndex | None, int]:
+    """Return an index from its records, and the place where it says whether it is settled."""
+    chain: list[StoredIndex] = []
+    header: dict[str, Any] = {}
+    at = last = settled = 0
+    while at < len(content):
+        mark, settled, checksum, size, header_size = _HEAD.unpack_from(content, at)
+        body = memoryview(content)[at + _HEAD.size : at + _HEAD.size + size]
+        if mark != _MARK or size != len(body) or zlib.adler32(body) != checksum:
+            return None, 0
+        header = json.loads(bytes(body[:header_size]))
+        chain.append(_record(header, content, at + _HEAD.size + header_size))
+        last, at = at, at + _HEAD.size + size
     if tuple(header["stamp"]) != stamp:
-        return None
+        return None, 0
     if not settled and header["samples"] != sample(take, stamp.size):
-        return None
-    at = _HEAD.size + header_size
+        return None, 0
+    index = joined(chain)
+    if index is None or not all(one.fits(index.episodes, stamp.size) for one in index.runs):
+        return None, 0
+    return index, last + _SETTLED_AT
+
+
+def _record(header: dict[str, Any], content: bytes, at: int) -> StoredIndex:
+    """Return the index of the episodes of one record, whose arrays begin at ``at``."""
 
     def array(dtype: Any, *shape: int) -> Any:
         nonlocal at
@@ -292,8 +403,6 @@ def _unpacked(
     if header["texts"]:
         ends = array("=i8", episodes + 1).tolist()
         texts = [content[at + start : at + end] for start, end in pairwise(ends)]
-    if not all(one.fits(episodes, stamp.size) for one in runs):
-        return None
     return StoredIndex(episodes, tuple(runs), Attributes(numbers, texts), header["spaces"])
 
 

@@ -99,6 +99,18 @@ class Runs:
         firsts = np.concatenate([np.zeros(1, np.int64), np.flatnonzero(breaks) + 1])
         return cls(part.episodes, part.leaves, own, firsts, part.addresses[:, firsts])
 
+    @classmethod
+    def joined(cls, found: Sequence[tuple[int, Runs]]) -> Runs:
+        """Join runs of the same leaves, each with what to add to the numbers of its episodes."""
+        places = np.cumsum([0, *(len(runs.episodes) for _, runs in found)])
+        return cls(
+            np.concatenate([runs.episodes + more for more, runs in found]),
+            found[0][1].leaves,
+            np.concatenate([runs.steps for _, runs in found]),
+            np.concatenate([runs.firsts + at for (_, runs), at in zip(found, places)]),
+            np.concatenate([runs.addresses for _, runs in found], axis=1),
+        )
+
     def part(self) -> Part:
         """Return the part."""
         own = np.diff(np.append(self.firsts, len(self.steps)))
@@ -196,6 +208,29 @@ class Attributes:
         ]
         return cls(numbers, texts if any(texts) else None)
 
+    def continues(self, before: Attributes) -> bool:
+        """Return whether the columns are the same, so that :meth:`joined` is fast."""
+        return {name: values.dtype for name, values in self.numbers.items()} == {
+            name: values.dtype for name, values in before.numbers.items()
+        }
+
+    @classmethod
+    def joined(cls, found: Sequence[Attributes]) -> Attributes | None:
+        """Join the attributes of consecutive episodes; None if those of one cannot be read."""
+        if not all(one.continues(found[0]) for one in found):
+            tables = [table for one in found if (table := one.whole_table()) is not None]
+            return cls.of(joined_tables(tables)) if len(tables) == len(found) else None
+        numbers = {
+            name: np.concatenate([one.numbers[name] for one in found]) for name in found[0].numbers
+        }
+        if all(one.texts is None for one in found):
+            return cls(numbers, None)
+        texts: list[bytes] = []
+        for one in found:
+            count = len(next(iter(one.numbers.values()), ()))
+            texts += one.texts if one.texts is not None else [b""] * count
+        return cls(numbers, texts)
+
     def numbers_of(self, name: str) -> list[Any] | None:
         """Return a column of numbers as a list of Python numbers, or None if there is none."""
         if name not in self._lists and name in self.numbers:
@@ -267,3 +302,23 @@ def _column(values: list[Any]) -> npt.NDArray[Any] | None:
         if least >= 0 and most < 2**64:
             return np.array(values, np.uint64)
     return None
+
+
+def joined_tables(tables: Sequence[AttributeTable]) -> AttributeTable:
+    """Concatenate the attributes of the episodes of several tables."""
+    if len(tables) == 1:
+        return tables[0]
+    numbers: dict[str, npt.NDArray[Any]] = {}
+    for name in tables[0].numbers if tables else ():
+        columns = [table.numbers.get(name) for table in tables]
+        there = [column for column in columns if column is not None]
+        if len(there) == len(tables) and len({column.dtype for column in there}) == 1:
+            numbers[name] = np.concatenate(there)
+    if all(table.others is None and table.numbers.keys() == numbers.keys() for table in tables):
+        return AttributeTable(numbers)
+    others = [
+        {key: value for key, value in table[place].items() if key not in numbers}
+        for table in tables
+        for place in range(len(table))
+    ]
+    return AttributeTable(numbers, others)

@@ -357,6 +357,12 @@ def open_mapped(path: Path, below: PathLike | None = None) -> MappedFile | None:
     return file
 
 
+def forget(path: Path) -> None:
+    """Release a file, if no array refers to it."""
+    with _lock:
+        _open.pop(str(path), None)
+
+
 def close_mapped() -> None:
     """Release all open files that no array refers to."""
     with _lock:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -67,7 +67,7 @@ def match_all(
         action_space: space of one action.
     """
     try:
-        root = find_root(cast(BinaryIO, _AsFile(mapped)))
+        root = find_root(mapped)
         if root is None or not len(root.headers):
             return None
         source = FileBytes.whole(mapped)
@@ -238,20 +238,3 @@ def _is_sound(mapped: mmap.mmap, runs: Runs) -> bool:
                 if mapped[address : address + size].translate(None, b"\0\1"):
                     return False
     return True
-
-
-class _AsFile:
-    """A mapped file with the interface of an open one, and its own position."""
-
-    def __init__(self, mapped: mmap.mmap) -> None:
-        self._map = mapped
-        self._at = 0
-
-    def seek(self, place: int, whence: int = 0) -> int:
-        self._at = place + (len(self._map) if whence == 2 else 0)
-        return self._at
-
-    def read(self, size: int) -> bytes:
-        found = self._map[self._at : self._at + size]
-        self._at += len(found)
-        return found

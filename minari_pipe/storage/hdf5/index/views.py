@@ -9,6 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.storage.hdf5.index.build import Entry
+from minari_pipe.storage.hdf5.index.cache import StoredIndex
+from minari_pipe.storage.hdf5.index.index import joined_tables
 from minari_pipe.storage.hdf5.index.mapped import (
     MappedFile,
     MappedIndex,
@@ -17,7 +19,11 @@ from minari_pipe.storage.hdf5.index.mapped import (
     view,
 )
 from minari_pipe.storage.hdf5.index.plans import Array, Fields, Plan
+from minari_pipe.storage.joining import MOST_EPISODES
 from minari_pipe.storage.segment import SEGMENT_BYTES, Ints, Leaf, Segment
+
+#: a space for reading columns as they are
+_ANY: gym.Space[Any] = gym.spaces.Discrete(1)
 
 #: the size of the file is checked again after this many episodes
 _CHECK_EVERY = 32
@@ -179,12 +185,15 @@ class Reader:
                 leaves = [leaf.copy() for leaf in leaves]
             yield plan.fields(episode, leaves, seed)
 
-    def segments(self, index: MappedIndex, indices: Ints) -> Iterator[Segment | int]:
+    def segments(
+        self, index: MappedIndex, indices: Ints, *, checked: bool = True
+    ) -> Iterator[Segment | int]:
         """Yield episodes that are contiguous in the file as segments of views.
 
         Args:
             index: index of the file.
             indices: numbers of existing episodes.
+            checked: leave out columns that need individual checks.
 
         Yields:
             A segment, or the number of an episode to be read through the structure of the file.
@@ -196,7 +205,7 @@ class Reader:
             while begin < end:
                 number = int(part_of[begin])
                 part = index.parts[number] if number >= 0 else None
-                if part is None or self.plan(part.runs.leaves) is None:
+                if part is None or (checked and self.plan(part.runs.leaves) is None):
                     yield int(indices[begin])
                     begin += 1
                     continue
@@ -220,3 +229,49 @@ class Reader:
                     for array, leaf in zip(run.arrays, part.runs.leaves, strict=True)
                 )
                 yield Segment(int(chosen[0]), steps, part.runs.leaves, arrays, attributes)
+
+
+def whole_segments(file: MappedFile, stored: StoredIndex) -> Iterator[Segment]:
+    """Yield all episodes of a file as segments of views, without a look at their columns.
+
+    Episodes that lie alone in the file, as each append of one leaves them, are yielded together.
+
+    Args:
+        file: a file that this package wrote.
+        stored: its index, in which each episode is in a part.
+    """
+    alone: list[Segment] = []
+    index = MappedIndex(file.map, stored)
+    for segment in Reader(file, _ANY, _ANY, copy=False).segments(
+        index, np.arange(len(index)), checked=False
+    ):
+        assert isinstance(segment, Segment)  # this package wrote it
+        is_alone = len(segment) == 1
+        if alone and not (is_alone and segment.leaves == alone[0].leaves and _fit(alone)):
+            yield _joined(alone)
+            alone = []
+        if is_alone:
+            alone.append(segment)
+        else:
+            yield segment
+    if alone:
+        yield _joined(alone)
+
+
+def _fit(segments: list[Segment]) -> bool:
+    """Return whether one more segment can be joined with some of one episode each."""
+    size = sum(array.nbytes for array in segments[-1].arrays if isinstance(array, np.ndarray))
+    return len(segments) < MOST_EPISODES and size * len(segments) < SEGMENT_BYTES
+
+
+def _joined(segments: list[Segment]) -> Segment:
+    """Return segments of the same leaves as one."""
+    if len(segments) == 1:
+        return segments[0]
+    return Segment(
+        segments[0].first,
+        np.concatenate([segment.steps for segment in segments]),
+        segments[0].leaves,
+        tuple(map(np.concatenate, zip(*(segment.arrays for segment in segments), strict=True))),
+        joined_tables([segment.attributes for segment in segments]),
+    )

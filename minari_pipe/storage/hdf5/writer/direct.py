@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +39,19 @@ from minari_pipe.core.tree import leaves
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.storage.attributes import flatten_attributes, unflatten_attributes
 from minari_pipe.storage.columns import Columns
-from minari_pipe.storage.hdf5.index.index import FileIndex, Part
+from minari_pipe.storage.hdf5.index.index import FileIndex, Part, joined_tables
+from minari_pipe.storage.hdf5.writer.growth import grow
 from minari_pipe.storage.hdf5.writer.layout import Attribute, Bytes, Template, template_of
-from minari_pipe.storage.hdf5.writer.layout_root import FIRST_ADDRESS, Root, ends_of, find_root
+from minari_pipe.storage.hdf5.writer.layout_root import (
+    END_WORD,
+    FIRST_ADDRESS,
+    ROOT_WORD,
+    Root,
+    ends_of,
+    find_root,
+    used_bytes,
+    with_end,
+)
 from minari_pipe.storage.hdf5.writer.layout_text import text_heaps
 from minari_pipe.storage.hdf5.writer.layout_types import InexpressibleError
 from minari_pipe.storage.joining import structure
@@ -56,6 +68,10 @@ _MOST_AT_ONCE = 2**8
 #: most bytes of the root group per episode, and bytes to keep free on the disk
 _ROOT_BYTES = 128
 _RESERVE = 2**16
+#: fewest bytes in which a file can grow, and their least share of the others
+_ROOM, _SHARE = 2**15, 8
+T = TypeVar("T")
+
 _PLAIN = {int: np.int64, float: np.float64, bool: np.bool_}
 
 
@@ -100,6 +116,10 @@ class _Kind:
         return column.reshape(len(self.places), column.size // len(self.places))
 
 
+class FullError(Exception):
+    """A file that grows has no room for more."""
+
+
 class DirectFile:
     """A file written from its first byte, or from where the root group of another one began.
 
@@ -107,9 +127,13 @@ class DirectFile:
 
     Attributes:
         pieces: digests of the finished file, or None if those of its beginning are not known.
+        root: the address that remains to be written to the superblock of a file that grows.
+        room: bytes at the end of the finished file that nothing uses.
     """
 
     pieces: Pieces | None = None
+    root: int = 0
+    room: int = 0
 
     def __init__(
         self,
@@ -118,35 +142,49 @@ class DirectFile:
         before: FileIndex | None = None,
         *,
         replaces: bool = False,
+        grows: bool = False,
+        room: bool = False,
         pieces: Sequence[str] | None = None,
     ) -> None:
-        """Open a file for writing, which no other process reads yet.
+        """Open a file for writing, which no other process reads yet unless it grows.
 
         Args:
             path: the file; without a root group it is created.
             root: root group of the file that this one continues; ``path`` already holds everything
                 before it.
-            before: the index of those episodes, if known.
+            before: the index of those episodes, if known; not needed for a file that grows.
             replaces: the file will replace another one.
+            grows: ``path`` is the continued file itself, which others read: nothing of it changes
+                before :attr:`root` is written.
+            room: leave unused bytes at the end, in which the file can grow.
             pieces: digests of the continued file, if known.
         """
         self.path = path
+        self._leaves_room = room
         self._replaces = replaces
         # do not truncate an empty file again: ext4 would then write it to disk when it is closed
         keep = root is not None or (os.path.exists(path) and not os.path.getsize(path))
         # stays open until the owner calls `close`
         mode, below = "r+b" if keep else "w+b", opener(os.path.dirname(path))
         self._file: Any = open(path, mode, buffering=0, opener=below)  # noqa: SIM115
-        self._headers = [root.headers] if root else []
+        self._headers = [root.headers] if root and not grows else []
         self._count = len(root.headers) if root else 0
-        self._end = root.start if root else FIRST_ADDRESS
+        self._end = FIRST_ADDRESS
+        if root:
+            self._end = root.end if grows else root.start
+        self._grows_from = self._count if grows else None
+        self._room_ends = os.fstat(self._file.fileno()).st_size
+        if grows:
+            with self._bytes(END_WORD, END_WORD + 8) as word:
+                (end,) = struct.unpack("<Q", word)
+            self._room_ends = min(self._room_ends, end)
         self._pieces = self._beginning(pieces) if root is None or pieces is not None else None
         self._parts: list[Part] = []
         self._steps: list[Ints] = []
         self._attributes: list[AttributeTable | _Attributes] = []
         known = not self._count or (before is not None and len(before) == self._count)
         self._indexed = known
-        if root:
+        if root and not grows:
             self._write(0, [bytes(8)], None)  # not recognized as HDF5 until it is finished
         if before is not None and known and len(before):
             self._parts += before.parts
@@ -204,6 +242,7 @@ class DirectFile:
             parts.append(blocks.reshape(-1).data)
             end += blocks.nbytes
             headers[kind.places] = starts + kind.template.group
+        self._check_room(end)
         self._require_space(end, len(segment))
         if end - self._end >= RESERVED_BYTES and not self._replaces:
             reserve(self._file.fileno(), self._end, end - self._end)
@@ -227,15 +266,61 @@ class DirectFile:
             OSError: the disk is full.
         """
         headers = np.concatenate(self._headers) if self._headers else np.zeros(0, np.int64)
+        if self._grows_from is not None:
+            self._grow(headers.tolist(), self._grows_from)
+            return
         superblock, root = ends_of(Root(self._end, headers))
-        self._require_space(self._end + len(root), 0)
+        used = self._end + len(root)
+        self._require_space(used, 0)
         pieces = self._pieces and self._pieces.copy()
         self._write(self._end, [root], pieces)
-        self._file.truncate()
+        if self._leaves_room:
+            self.room = _room_after(used)
+            superblock = with_end(superblock, used + self.room)
+        self._file.truncate(used + self.room)
         self._write(0, [superblock], None)
         if pieces is not None:
-            pieces = pieces.with_first(self._read(0, PIECE))
+            with self._bytes(0, min(PIECE, used)) as first:
+                pieces = pieces.with_first(first)
         self.pieces = pieces
+
+    def _grow(self, headers: list[int], first: int) -> None:
+        """Write all but the word that makes a root group with more members that of the file."""
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            growth = grow(data, self._end, first, headers)
+        self._check_room(self._end + len(growth.end))
+        pieces = self._pieces and self._pieces.copy()
+        self._write(self._end, [growth.end], pieces)
+        os.fsync(self._file.fileno())
+        self._end += len(growth.end)
+        if pieces is not None:
+            with self._bytes(0, min(PIECE, self._end)) as old:
+                word = struct.pack("<Q", growth.root)
+                pieces = pieces.with_first(old[:ROOT_WORD], word, old[ROOT_WORD + len(word) :])
+        self.pieces, self.root = pieces, growth.root
+        self.room = self._room_ends - self._end
+
+    def widen(self) -> None:
+        """Find out how a file that is not to change otherwise becomes one that can grow.
+
+        :attr:`room` and :attr:`pieces` are those that it will have.
+        """
+        self.room = _room_after(self._end)
+        if self._pieces is not None:
+            with self._bytes(0, min(PIECE, self._end)) as old:
+                word = struct.pack("<Q", self._end + self.room)
+                self.pieces = self._pieces.with_first(
+                    old[:END_WORD], word, old[END_WORD + len(word) :]
+                )
+
+    def _check_room(self, end: int) -> None:
+        if self.grows and end > self._room_ends:
+            raise FullError
+
+    @property
+    def grows(self) -> bool:
+        """Whether others read the file meanwhile."""
+        return self._grows_from is not None
 
     def close(self) -> None:
         """Close the file, finished or not."""
@@ -243,14 +328,21 @@ class DirectFile:
 
     def index(self) -> FileIndex | None:
         """Return the index of all episodes, or None if that of the first ones was not given."""
-        if not self._indexed:
-            return None
+        return self.added() if self._indexed else None
+
+    def added(self) -> FileIndex:
+        """Return the index of the episodes that were added to those whose index was not given.
+
+        The numbers of the episodes count from the first of them.
+        """
         steps = np.concatenate(self._steps) if self._steps else np.zeros(0, np.int64)
         tables = [
             found if isinstance(found, AttributeTable) else found.table()
             for found in self._attributes
         ]
-        return FileIndex(steps, tuple(self._parts), _joined(tables))
+        first = self._count - len(steps)
+        parts = tuple(replace(part, episodes=part.episodes - first) for part in self._parts)
+        return FileIndex(steps, parts, joined_tables(tables))
 
     def _require_space(self, end: int, more: int) -> None:
         size = end + _ROOT_BYTES * (self._count + more) + _RESERVE
@@ -260,17 +352,25 @@ class DirectFile:
         """Return the digests of the bytes before the end; the first piece changes at the end."""
         whole = self._end // PIECE
         pieces = Pieces((known or ())[:whole])
-        pieces.add(
-            self._read(whole * PIECE, self._end - whole * PIECE) if known else bytes(self._end)
-        )
+        if not known:
+            pieces.add(bytes(self._end))
+        elif whole * PIECE < self._end:
+            with self._bytes(whole * PIECE, self._end) as last:
+                pieces.add(last)
         return pieces
 
-    def _read(self, place: int, size: int) -> bytes:
-        self._file.seek(place)
-        found = bytearray()
-        while more := self._file.read(size - len(found)):
-            found += more
-        return bytes(found)
+    @contextmanager
+    def _bytes(self, start: int, end: int) -> Iterator[memoryview]:
+        """Map some bytes of the file; slices of them must not be kept.
+
+        Fresh memory for them would take longer than their digest.
+        """
+        with (
+            mmap.mmap(self._file.fileno(), end, access=mmap.ACCESS_READ) as data,
+            memoryview(data) as whole,
+            whole[start:] as found,
+        ):
+            yield found
 
     def _write(self, place: int, parts: Sequence[Any], pieces: Pieces | None) -> None:
         """Write parts one after another; all bytes of the file are written here."""
@@ -305,14 +405,34 @@ class DirectFile:
                 rest = rest[self._file.write(rest) :]
 
 
+def _room_after(used: int) -> int:
+    return max(_ROOM, used // _SHARE // 8 * 8)
+
+
 def root_of(path: Path) -> Root | None:
     """Return the root group of a file of :class:`DirectFile`, or None; see :func:`find_root`.
 
     Raises:
         OSError: the file cannot be read.
     """
+    return _mapped(path, find_root)
+
+
+def used_of(path: Path) -> int | None:
+    """Return how many bytes of a file of :class:`DirectFile` are used; see :func:`used_bytes`.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _mapped(path, used_bytes)
+
+
+def _mapped(path: Path, look: Callable[[Any], T]) -> T | None:
     with open(path, "rb", opener=opener(path.parent)) as file:
-        return find_root(file)
+        if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+            return None
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return look(data)
 
 
 def copy_beginning(source: Path, target: Path, root: Root) -> None:
@@ -498,26 +618,6 @@ def _sort(value: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
     if value.dtype.metadata:
         raise InexpressibleError("a type with metadata, which h5py stores as another type")
     return value.dtype, value.shape
-
-
-def _joined(tables: Sequence[AttributeTable]) -> AttributeTable:
-    """Concatenate the attributes of the episodes of several tables."""
-    if len(tables) == 1:
-        return tables[0]
-    numbers: dict[str, npt.NDArray[Any]] = {}
-    for name in tables[0].numbers if tables else ():
-        columns = [table.numbers.get(name) for table in tables]
-        there = [column for column in columns if column is not None]
-        if len(there) == len(tables) and len({column.dtype for column in there}) == 1:
-            numbers[name] = np.concatenate(there)
-    if all(table.others is None and table.numbers.keys() == numbers.keys() for table in tables):
-        return AttributeTable(numbers)
-    others = [
-        {key: value for key, value in table[place].items() if key not in numbers}
-        for table in tables
-        for place in range(len(table))
-    ]
-    return AttributeTable(numbers, others)
 
 
 # --- files
