@@ -123,8 +123,9 @@ def _create_arrow(shape: Shape) -> Sides:
 
 def _append(shape: Shape, count: int, data_format: str) -> Sides:
     def side(library: str) -> Side:
-        # real Minari would take minutes to make a huge one
-        maker = "here" if shape.episodes > MANY.episodes else library
+        # real Minari would take minutes to make a large one
+        is_large = shape.episodes >= (MANY if data_format == "arrow" else HUGE).episodes
+        maker = "here" if is_large else library
         copy = work.copied(work.dataset(maker, shape, data_format), f"grown-by-{library}")
         dataset = work.LIBRARIES[library].load_dataset(copy)
         buffers = work.buffers(library, Shape(count, shape.steps))

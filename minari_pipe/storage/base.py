@@ -110,6 +110,8 @@ class MinariStorage(StoredEpisodes):
         (None, False)
         >>> other.get_size() < 1.0  # MB
         True
+        >>> other.compact() > 0
+        True
     """
 
     #: True if the format supports gzip compression

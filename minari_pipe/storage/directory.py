@@ -155,9 +155,9 @@ class DirectoryStorage(MinariStorage):
                 yield change
             sizes = None
             if change.has_episodes:
-                before = sizes_named(self._manifest)
-                before = file_sizes(self.data_path) if before is None else before
-                sizes = before | file_sizes(stage)
+                known = sizes_named(self._manifest)
+                sizes = file_sizes(self.data_path, stage) if known is None else file_sizes(stage)
+                sizes = (known or {}) | sizes
                 sizes |= {name: size_of(entry) for name, entry in change.writer.entries().items()}
             entries = change.writer.entries() if change.has_episodes else {}
             entries[METADATA_FILE_NAME] = _write_metadata(stage, metadata, sizes)

@@ -24,6 +24,8 @@ from minari_pipe.core.files.links import (
 )
 from minari_pipe.errors import TrustError
 
+#: errors of file systems that write to no disk of this machine, such as some of FUSE
+_NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 #: more files than this are written to the disk in one call, with all others of the file system
 _MOST_SYNCED = 32
 
@@ -136,11 +138,7 @@ def sync_below(folder: PathLike) -> None:
     if len(files) > _MOST_SYNCED and _sync_file_system(folder):
         return
     for path in files:
-        handle = open_file(path, os.O_RDONLY, 0)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(open_file(path, os.O_RDONLY, 0))
     for top, _, _ in os.walk(folder, topdown=False):
         sync_folder(top)
 
@@ -153,9 +151,16 @@ def sync_folder(folder: PathLike) -> None:
     """
     if not HAS_DESCRIPTORS:
         return  # Windows writes them with the files
-    handle = os.open(folder, os.O_RDONLY)
+    _sync(os.open(folder, os.O_RDONLY))
+
+
+def _sync(handle: int) -> None:
+    """Write what is open to the disk, if its file system can, and close it."""
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
     finally:
         os.close(handle)
 

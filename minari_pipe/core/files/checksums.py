@@ -206,7 +206,7 @@ def is_entry(entry: Any) -> bool:
         return False
     if "sha256" in entry and not _is_digest(_SHA256, entry["sha256"]):
         return False
-    if "room" in entry and not (type(entry["room"]) is int and 0 < entry["room"] < 2**63):
+    if "room" in entry and not _has_room(entry):
         return False
     if entry["size"] <= PIECE:
         return "pieces" not in entry
@@ -234,6 +234,22 @@ def is_old_entry(entry: Any) -> bool:
     return bool(given) and all(_is_digest(_SHA256, digest) for digest in given)
 
 
+def _has_room(entry: Mapping[str, Any]) -> bool:
+    """Return whether the room of an entry is what appends leave; nothing published has any."""
+    room = entry["room"]
+    return type(room) is int and 0 < room <= most_room(entry["size"]) and "sha256" not in entry
+
+
+def most_room(size: int) -> int:
+    """Return the most bytes that a file may have behind those that are used.
+
+    Example:
+        >>> most_room(100), most_room(2**30)
+        (32768, 134217728)
+    """
+    return max(2**15, size // 8)
+
+
 def size_of(entry: Mapping[str, Any]) -> int:
     """Return the number of bytes of an entry's file.
 
@@ -257,7 +273,7 @@ def ends_with_zeros(
         return False
     left = size_of(entry)
     for part in _parts(path, PIECE, below):
-        if any(part[left:]):
+        if bytes(part[left:]).strip(b"\0"):
             return False
         left = max(0, left - len(part))
     return True

@@ -116,16 +116,16 @@ def write_word(commit: Path, directory: Path) -> None:
         if os.fstat(handle).st_nlink > 1:
             raise CorruptDatasetError(f"{path} has several names; copy it before it is changed")
         old = os.pread(handle, _WORD.size, word.place)
-        try:
-            if word.size:
-                os.ftruncate(handle, max(word.size, os.fstat(handle).st_size))
-                os.fsync(handle)
-            with _only_user(handle) if word.size else nullcontext():
-                os.pwrite(handle, _WORD.pack(word.value), word.place)
+        if word.size:
+            os.ftruncate(handle, max(word.size, os.fstat(handle).st_size))
             os.fsync(handle)
-        except BaseException:  # whoever is told of an error must be able to try again
-            os.pwrite(handle, old, word.place)
-            raise
+        with _only_user(handle) if word.size else nullcontext():
+            try:
+                os.pwrite(handle, _WORD.pack(word.value), word.place)
+                os.fsync(handle)
+            except BaseException:  # whoever is told of an error must be able to try again
+                os.pwrite(handle, old, word.place)
+                raise
     finally:
         os.close(handle)
 
@@ -171,7 +171,7 @@ def _recorded(commit: Path) -> Word | None:
             raise ValueError
         if any(type(n) is not int or not 0 <= n < 2**63 for n in astuple(word)[1:]):
             raise ValueError
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise CorruptDatasetError(f"{commit / _RECORD} is damaged; remove {commit}") from None
     return word
 

@@ -34,6 +34,7 @@ import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ from minari_pipe.storage.hdf5.writer.direct import used_of
 from minari_pipe.storage.segment import AttributeTable, Segment
 from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
 
+#: the storage whose file is to get room before an append begins, if it is large and has none
+_asks_for_room: ContextVar[HDF5Storage | None] = ContextVar("_asks_for_room", default=None)
 #: a smaller file is copied as fast as it is given room, in bytes
 _LARGE = 2**23
 
@@ -94,8 +97,6 @@ class HDF5Storage(DirectoryStorage):
         self._file_path = self.data_path / MAIN_FILE_NAME
         #: index of what was just written, and the file's stat result or what committed the change
         self._left: tuple[FileIndex, os.stat_result | Word] | None = None
-        #: whether a large file without room is to get it before an append
-        self._asks_for_room = False
         #: locks that end after the commit
         self._locks = ExitStack()
         #: stamp and index of the file before it was changed
@@ -290,14 +291,16 @@ class HDF5Storage(DirectoryStorage):
         self, episodes: Iterable[EpisodeBuffer | Segment], *, judge: BufferChecker | None = None
     ) -> None:
         """Append episodes, all or none of them."""
-        self._asks_for_room = True
+        asking = _asks_for_room.set(self)
         try:
             super().update_episodes(episodes, judge=judge)
         except _NoRoomError:  # before any episode was taken
-            self._asks_for_room = False
+            _asks_for_room.set(None)
             with suppress(InUseError, CorruptDatasetError), self._change(self._widened) as change:
                 _ = change.writer  # opening it is the change
             super().update_episodes(episodes, judge=judge)
+        finally:
+            _asks_for_room.reset(asking)
 
     @contextmanager
     def _widened(self, stage: Path, episodes: int) -> Iterator[EpisodeFile]:
@@ -367,8 +370,10 @@ class HDF5Storage(DirectoryStorage):
         if new == self._file_path:
             return EpisodeFile.begin(new)
         held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder held open
-        if self._asks_for_room and self._may_widen(held):
-            raise _NoRoomError
+        if _asks_for_room.get() is self:
+            if self._may_widen(held):
+                raise _NoRoomError
+            _asks_for_room.set(None)  # the episodes may come from changes of other datasets
         is_locked = self._locks.enter_context(shared(held))
         chain = self._index_before()
         pieces, may_be_longer = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
@@ -402,7 +407,8 @@ class HDF5Storage(DirectoryStorage):
 
     @contextmanager
     def _change(self, opening: OpenWriter | None = None) -> Iterator[Change]:
-        with ExitStack() as self._locks, super()._change(opening) as change:
+        with ExitStack() as locks, super()._change(opening) as change:
+            self._locks = locks
             yield change
 
     @contextmanager

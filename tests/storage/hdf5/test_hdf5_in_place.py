@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import signal
+import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,17 @@ from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.errors import CorruptDatasetError, LinkError
 from minari_pipe.storage.hdf5 import storage
 from minari_pipe.storage.hdf5.index import cache, mapped
+from minari_pipe.storage.hdf5.writer.layout_root import ROOT_WORD
 from tests.conftest import FULL
-from tests.support.appends import ID, append, buffer, check, check_episode, created
+from tests.support.appends import (
+    ID,
+    append,
+    buffer,
+    check,
+    check_by_h5py,
+    check_episode,
+    created,
+)
 
 CALLS = ("fsync", "ftruncate", "pwrite", "rename", "replace", "rmdir", "unlink", "writev")
 
@@ -165,6 +176,69 @@ def test_the_first_append_to_a_large_file_copies_it_only_if_it_is_open_elsewhere
     append(1)
     np.testing.assert_array_equal(held, buffer(3).observations)
     assert check({21}) == 21
+
+
+def test_episodes_may_come_from_changes_of_another_large_dataset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storage, "_LARGE", 0)
+    created(11)
+    append(1)
+    spaces = {"observation_space": load_dataset(ID).observation_space}
+    spaces["action_space"] = load_dataset(ID).action_space
+    log = minari_pipe.create_dataset_from_buffers("aa/log-v0", [buffer(0)], **spaces)
+
+    def episodes() -> Iterator[EpisodeBuffer]:
+        for number in range(12, 15):
+            log.storage.update_episode_metadata([{"note": number}], [0])
+            yield buffer(number)
+
+    load_dataset(ID).storage.update_episodes(episodes())
+    assert check({15}) == 15
+
+
+@pytest.mark.parametrize("offset", [0, 16, 504])
+def test_a_root_group_in_the_room_of_a_file_is_not_built_upon(path: Path, offset: int) -> None:
+    used = json.loads((path.parent.parent / "manifest.json").read_text())["data"][path.name]["size"]
+    content = bytearray(path.read_bytes())
+    header = struct.unpack_from("<Q", content, ROOT_WORD)[0]
+    (top,) = struct.unpack_from("<Q", content, header + 24)
+    content[used + offset : used + offset + 544] = content[top : top + 544]
+    struct.pack_into("<Q", content, header + 24, used + offset)
+    path.write_bytes(content)
+    (path.parent.parent / "manifest.json").unlink()
+    dataset = load_dataset(ID)
+    dataset.update_dataset_from_buffer([buffer(20)])
+    for number, episode in enumerate(load_dataset(ID).iterate_episodes()):
+        check_episode(number, episode)
+    assert check_by_h5py(path, {21}) == 21
+
+
+def test_a_manifest_hides_no_more_behind_a_file_than_an_append_leaves(path: Path) -> None:
+    manifest = path.parent.parent / "manifest.json"
+    content = json.loads(manifest.read_text())
+    own = content["data"][path.name]
+    whole = path.stat().st_size
+    few = {"size": 100, "xxh3_128": entry_of(path, size=100)["xxh3_128"], "room": whole - 100}
+    for name, entry in (
+        (path.name, few),
+        (path.name, {**own, "sha256": "0" * 64}),
+        (path.name, {**own, "room": 0}),
+        (path.name, {**own, "room": True}),
+        ("metadata.json", {**content["data"]["metadata.json"], "size": 1, "room": 9}),
+    ):
+        manifest.write_text(json.dumps({**content, "data": {**content["data"], name: entry}}))
+        with pytest.raises(CorruptDatasetError, match="is not a size with checksums"):
+            load_dataset(ID, verify=True)
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_zeros_behind_other_files_are_damage(data_format: str) -> None:
+    place = created(3, data_format=data_format)
+    part = next((place / "data").rglob("part-0.*"))
+    part.write_bytes(part.read_bytes() + bytes(64))
+    with pytest.raises(CorruptDatasetError, match="bytes, not"):
+        load_dataset(ID, verify=True)
 
 
 def test_zeros_behind_a_file_are_no_damage_and_other_bytes_are(path: Path) -> None:
@@ -371,14 +445,19 @@ def test_another_process_finds_the_index_that_appends_have_extended(
         patch.setattr(mapped, "match_all", lambda *args: pytest.fail("it was built again"))
         mapped.close_mapped()
         assert check({24}) == 24
-    stored.write_bytes(stored.read_bytes()[:-3])  # as a killed process leaves it
+    content = stored.read_bytes()
+    stored.write_bytes(content[:-3])  # as a killed process leaves it
     monkeypatch.setattr(cache, "_grown", None)
     mapped.close_mapped()
     assert check({24}) == 24
+    for damage in (content[:40], content + b"?", b"?" * 100, b""):
+        stored.write_bytes(damage)
+        append(1)
+    assert check({28}) == 28
     monkeypatch.setattr(cache, "_MOST_PARTS", 2)
     for _ in range(3):
         append(1)
-    assert check({27}) == 27
+    assert check({31}) == 31
 
 
 def test_an_upload_of_a_grown_dataset_is_whole(

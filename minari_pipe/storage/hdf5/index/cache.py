@@ -272,14 +272,17 @@ def _extend(record: bytes, before: Stamp, stamp: Stamp) -> bool:
     """Add a record to the stored index of a file; return whether that was possible."""
     if stamp.name in _held or stamp.name != before.name:
         return False
-    with suppress(OSError), open(_folder() / stamp.name, "r+b", buffering=0) as file:
-        for _ in range(_MOST_PARTS):
-            at, (_, _, _, size, header_size) = file.tell(), _HEAD.unpack(file.read(_HEAD.size))
-            file.seek(at + _HEAD.size + size)
-            if file.tell() == os.fstat(file.fileno()).st_size:
-                header = json.loads(_read_at(file, at + _HEAD.size, header_size))
-                file.seek(0, os.SEEK_END)
-                return header["stamp"] == list(before) and file.write(record) == len(record)
+    try:
+        with open(_folder() / stamp.name, "r+b", buffering=0) as file:
+            for _ in range(_MOST_PARTS):
+                at, (_, _, _, size, header_size) = file.tell(), _HEAD.unpack(file.read(_HEAD.size))
+                end = file.seek(at + _HEAD.size + size)
+                if end == os.fstat(file.fileno()).st_size:
+                    header = json.loads(_read_at(file, at + _HEAD.size, header_size))
+                    file.seek(end)
+                    return header["stamp"] == list(before) and file.write(record) == len(record)
+    except Exception:  # any error: it is only a cache
+        pass
     return False
 
 

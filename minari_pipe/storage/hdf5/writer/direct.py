@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minari_pipe.core.files.atomic import RESERVED_BYTES, require_space, reserve
-from minari_pipe.core.files.checksums import PIECE, Pieces
+from minari_pipe.core.files.checksums import PIECE, Pieces, most_room
 from minari_pipe.core.files.links import opener
 from minari_pipe.core.files.mapped import in_pieces, touch
 from minari_pipe.core.tree import leaves
@@ -68,8 +68,6 @@ _MOST_AT_ONCE = 2**8
 #: most bytes of the root group per episode, and bytes to keep free on the disk
 _ROOT_BYTES = 128
 _RESERVE = 2**16
-#: fewest bytes in which a file can grow, and their least share of the others
-_ROOM, _SHARE = 2**15, 8
 T = TypeVar("T")
 
 _PLAIN = {int: np.int64, float: np.float64, bool: np.bool_}
@@ -406,7 +404,7 @@ class DirectFile:
 
 
 def _room_after(used: int) -> int:
-    return max(_ROOM, used // _SHARE // 8 * 8)
+    return most_room(used) // 8 * 8
 
 
 def root_of(path: Path) -> Root | None:

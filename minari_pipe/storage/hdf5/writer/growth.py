@@ -1,9 +1,9 @@
 """Add members to the root group of a finished file, whose bytes stay as they are.
 
-A file of :mod:`.layout_root` grows at its end. The names of more members, copies of the nodes on
-the way to where they belong, and a new top of the tree are appended; then the address of the top is
-replaced, one aligned word in the root header. Whoever reads the file meanwhile finds the old root
-group before that moment and the new one after it.
+A file of :mod:`.layout_root` grows behind the bytes that it uses: the names of more members, copies
+of the nodes on the way to where they belong, and a new root header. Then the address of the root
+header is replaced, one aligned word in the superblock. Whoever opens the file before that moment
+finds the old root group, and after it the new one.
 """
 
 from __future__ import annotations

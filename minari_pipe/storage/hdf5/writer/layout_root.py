@@ -103,19 +103,19 @@ def find_root(data: Any) -> Root | None:
         return None
     (end,) = struct.unpack_from("<Q", data, END_WORD)
     top, heap = struct.unpack_from("<QQ", data, used - 16)
-    if not FIRST_ADDRESS <= heap <= end - _HEAP.size:
+    if not FIRST_ADDRESS <= heap <= used - _HEAP.size:
         return None
     signature, version, length, free, segment = _HEAP.unpack_from(data, heap)
     if (signature, version, free) != (b"HEAP", 0, _NOTHING_FREE):
         return None
-    found = _members(np.frombuffer(data, np.uint8, end), top)
+    found = _members(np.frombuffer(data, np.uint8, used), top)
     if found is None:
         return None
     places, addresses = found
     names = _names(len(places))
     order = _text_order(names)
     content = bytes(8) + names.tobytes()
-    if len(content) > length or segment > end - length or length % 8:
+    if len(content) > length or segment > used - length or length % 8:
         return None
     if bytes(data[segment : segment + len(content)]) != content:
         return None
