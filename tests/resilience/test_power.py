@@ -8,6 +8,8 @@ file, any mixture of sectors written since its last ``fsync``.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -138,3 +140,31 @@ def test_a_power_failure_leaves_the_old_dataset_or_the_new_one(
         assert check({count + 1}) == count + 1
     assert len(seen) == 2
     assert len(recording.states) > 12
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_a_disk_that_fails_when_it_is_synced_leaves_what_an_error_says(
+    data_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is told of an error may repeat the append, which must not double it."""
+    created(8, data_format=data_format)
+    sync, count = os.fsync, 8
+    for failing in range(40):
+        calls = itertools.count()
+
+        def failing_sync(handle: int, failing: int = failing, calls: Any = calls) -> None:
+            if next(calls) == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            sync(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing_sync)
+            try:
+                append(1)
+                count += 1
+            except OSError:
+                pass
+        assert check({count}) == count
+        if next(calls) <= failing:
+            break
+    assert failing > 3

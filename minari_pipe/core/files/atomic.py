@@ -23,7 +23,6 @@ from minari_pipe.core.files.changes import (
     remove,
     remove_folder,
     sync_below,
-    sync_folder,
 )
 from minari_pipe.core.files.links import (
     PathLike,
@@ -226,8 +225,7 @@ def transaction(directory: Path) -> Iterator[Path]:
                 yield stage
                 _require_same(directory, locked)
                 sync_below(stage)
-                os.rename(stage, held / _COMMIT)
-                sync_folder(held)
+                os.rename(stage, held / _COMMIT)  # without a word, the last that can fail
                 words.write_word(held / _COMMIT, held)
             except BaseException as error:
                 if not is_left(held):

@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from minari_pipe.core.files.changes import write_new
+from minari_pipe.core.files.changes import sync_folder, write_new
 from minari_pipe.core.files.links import open_below
 from minari_pipe.core.files.names import is_file_name
 from minari_pipe.errors import CorruptDatasetError
@@ -110,6 +110,7 @@ def write_word(commit: Path, directory: Path) -> None:
     word = _recorded(commit)
     if word is None:
         return
+    sync_folder(directory)  # the word must not be on the disk before the commit is
     path = directory / word.name
     handle = open_below(path, directory, os.O_RDWR)
     try:
