@@ -153,18 +153,28 @@ class DirectoryStorage(MinariStorage):
                 writing = opening or self._writer
                 change = Change(metadata, lambda: stack.enter_context(writing(stage, count)))
                 yield change
-            sizes = None
+            entries, sizes = {}, None
             if change.has_episodes:
-                known = sizes_named(self._manifest)
-                sizes = file_sizes(self.data_path, stage) if known is None else file_sizes(stage)
-                sizes = (known or {}) | sizes
-                sizes |= {name: size_of(entry) for name, entry in change.writer.entries().items()}
-            entries = change.writer.entries() if change.has_episodes else {}
+                entries = change.writer.entries()
+                sizes = self._sizes(stage, entries)
             entries[METADATA_FILE_NAME] = _write_metadata(stage, metadata, sizes)
             if self._manifest is not None:
                 stage_manifest(self.data_path, stage, metadata, entries, self._manifest)
         if change.has_episodes:
             self._wrote(change.writer)
+
+    def _sizes(self, stage: Path, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+        """Return the sizes of all files after a change, by relative path.
+
+        Args:
+            stage: the new versions of files.
+            entries: the manifest entries of those that the writer knows.
+        """
+        own = {name: size_of(entry) for name, entry in entries.items()}
+        named = sizes_named(self._manifest)
+        if named is None:
+            return file_sizes(self.data_path, stage) | own
+        return named | file_sizes(stage) | own
 
     def _wrote(self, writer: EpisodeWriter) -> None:
         """Record what a writer knows about the files that are now in place."""

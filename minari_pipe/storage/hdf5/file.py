@@ -86,8 +86,9 @@ _RESERVE = 2**16
 
 _EPISODE = re.compile(r"episode_(\d+)")
 
-#: returns the index of a file's episodes, if all of it has the layout of this package
-Before = Callable[[], FileIndex | None]
+#: the index of a file's episodes in consecutive parts, if all of it has the layout of this package;
+#: else empty
+Chain = tuple[StoredIndex, ...]
 #: of one observation and of one action
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 
@@ -116,7 +117,7 @@ class EpisodeFile(EpisodeWriter):
         self._foreign = foreign
         #: where to go on if the file itself grows, but not far enough, and how to know its index
         self._copy: Path | None = None
-        self._before: Before = lambda: None
+        self._before: Chain = ()
         self._last: tuple[int, Any] | None = None
         self._open: Any = None  # an h5py file if it is open for writing
         self._direct: DirectFile | None = None
@@ -203,7 +204,7 @@ class EpisodeFile(EpisodeWriter):
         *,
         name: Path | None = None,
         most_steps: Callable[[], int] | None = None,
-        before: Before = lambda: None,
+        before: Chain = (),
         pieces: Sequence[str] | None = None,
         room: bool = False,
         grows: bool = False,
@@ -222,7 +223,7 @@ class EpisodeFile(EpisodeWriter):
             episodes: number of episodes that count; others are left out with a warning.
             name: what error messages call the file, by default ``source``.
             most_steps: see :meth:`read`.
-            before: returns the index of the file, only if all of it has that layout, as
+            before: the index of the file, only if all of it has that layout, as
                 :attr:`.StoredIndex.is_of_own_layout` says; without it, nothing is copied.
             pieces: its digests, if known; see :mod:`minari_pipe.core.files.checksums`.
             room: leave room in a copy, in which later appends fit.
@@ -235,8 +236,7 @@ class EpisodeFile(EpisodeWriter):
         name = name or source
         is_own = is_written_here(source)
         if grows and can_commit(source) and (used := used_of(source)):
-            same = Root(used, np.zeros(episodes, np.int64), used)  # no header is needed to grow
-            direct = DirectFile(source, same, grows=True, pieces=pieces)
+            direct = _growing(source, used, episodes, pieces)
             with cls._writing(direct, name, None if is_own else spaces) as new:
                 new._copy, new._before = path, before
                 yield new
@@ -247,7 +247,7 @@ class EpisodeFile(EpisodeWriter):
                 wrote(path, wholly=new._foreign is None)
             return
         root = root_of(source)
-        known = before() if root is not None else None
+        known = _index_of(before) if root is not None else None
         if root is not None and known is not None and len(root.headers) == len(known) == episodes:
             copy_beginning(source, path, root)
             direct = DirectFile(path, root, known, replaces=True, room=room, pieces=pieces)
@@ -283,8 +283,7 @@ class EpisodeFile(EpisodeWriter):
             pieces: its digests.
         """
         used = os.path.getsize(source)
-        same = Root(used, np.zeros(episodes, np.int64), used)
-        direct = DirectFile(source, same, grows=True, pieces=pieces)
+        direct = _growing(source, used, episodes, pieces)
         direct.widen()
         direct.close()
         new = cls(direct, name)
@@ -304,7 +303,7 @@ class EpisodeFile(EpisodeWriter):
         *,
         name: Path,
         most_steps: Callable[[], int] | None = None,
-        before: Before = lambda: None,
+        before: Chain = (),
     ) -> Iterator[EpisodeFile]:
         """Write all episodes of a file to another one, which takes no more bytes than it needs.
 
@@ -315,15 +314,15 @@ class EpisodeFile(EpisodeWriter):
             episodes: number of episodes that count.
             name: what error messages call the file.
             most_steps: see :meth:`read`.
-            before: the index of the file, if all of it has the layout of this package.
+            before: see :meth:`continuing`.
 
         Raises:
             CorruptDatasetError: the file is damaged, or has fewer episodes.
         """
-        known = before()
+        known = joined(before) if before else None
         with cls._writing(DirectFile(path, replaces=True), name) as new:
-            if known is not None and len(known) == episodes:
-                for segment in whole_segments(MappedFile(source), StoredIndex.of(known)):
+            if known is not None and known.episodes == episodes:
+                for segment in whole_segments(MappedFile(source), known):
                     new._append_segment(segment)
             else:
                 with cls.open(source, name=name) as old:
@@ -456,12 +455,10 @@ class EpisodeFile(EpisodeWriter):
 
     def _move(self) -> None:
         """Write the file that grew so far to another one, without what nothing uses there."""
-        old, known = self._direct, self._before()
+        old = self._direct
         assert old is not None
         assert self._copy is not None
-        assert known is not None
-        chain = (StoredIndex.of(known), StoredIndex.of(old.added()))
-        index = joined(chain if len(old) > len(known) else chain[:1])
+        index = joined((*self._before, StoredIndex.of(old.added())))
         assert index is not None
         new = self._direct = DirectFile(self._copy, replaces=True, room=True)
         for segment in whole_segments(MappedFile(old.path), index):
@@ -668,6 +665,17 @@ class EpisodeFile(EpisodeWriter):
         with translated(self._path, "episode 0"):
             level = check_leaf(member(self._group(0), "rewards")).gzip
         return level if level in range(1, 10) else None
+
+
+def _growing(path: Path, used: int, episodes: int, pieces: Sequence[str] | None) -> DirectFile:
+    """Open a file that grows where it is; the headers of its episodes are not needed for it."""
+    root = Root(used, np.zeros(episodes, np.int64), used)
+    return DirectFile(path, root, grows=True, pieces=pieces)
+
+
+def _index_of(chain: Chain) -> FileIndex | None:
+    whole = joined(chain) if chain else None
+    return None if whole is None else whole.index()
 
 
 def _check_count(path: Path, found: int, expected: int) -> None:

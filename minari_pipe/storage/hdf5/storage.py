@@ -58,11 +58,9 @@ from minari_pipe.errors import (
 from minari_pipe.storage.base import Change
 from minari_pipe.storage.columns import check_space_names
 from minari_pipe.storage.directory import DirectoryStorage, OpenWriter
-from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, EpisodeFile
+from minari_pipe.storage.hdf5.file import MAIN_FILE_NAME, Chain, EpisodeFile
 from minari_pipe.storage.hdf5.index.cache import (
     Stamp,
-    StoredIndex,
-    joined,
     known,
     remember,
     remember_more,
@@ -100,7 +98,7 @@ class HDF5Storage(DirectoryStorage):
         #: locks that end after the commit
         self._locks = ExitStack()
         #: stamp and index of the file before it was changed
-        self._before: tuple[Stamp, tuple[StoredIndex, ...]]
+        self._before: tuple[Stamp, Chain]
         try:
             mode = current(self._file_path, partial(status_below, below=self._opened)).st_mode
         except LinkError:
@@ -307,31 +305,27 @@ class HDF5Storage(DirectoryStorage):
         """Let the file grow where it is, if no process has it open; else an append copies it."""
         chain = self._index_before()
         forget(self._file_path)
-        source = stage.with_name(MAIN_FILE_NAME)
-        if not chain or not self._may_widen(source):  # another process was faster
+        source, new = stage.with_name(MAIN_FILE_NAME), stage / MAIN_FILE_NAME
+        pieces = self._pieces_to_widen(source)
+        if not chain or pieces is None:  # another process was faster
             raise InUseError
-        pieces, _ = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
-        opened = EpisodeFile.widened(
-            source, stage / MAIN_FILE_NAME, self._file_path, episodes, pieces or ()
-        )
+        opened = EpisodeFile.widened(source, new, self._file_path, episodes, pieces)
         with self._remembering(opened, stage) as file:
             yield file
 
-    def _may_widen(self, file: Path) -> bool:
-        """Return whether a file is so large that a copy takes long, and of this package's layout.
+    def _pieces_to_widen(self, file: Path) -> list[str] | None:
+        """Return the digests of a file that can be given room, or None if it should not be.
 
-        Published bytes stay as they are.
+        It must be so large that a copy takes long, and of this package's layout. Published bytes
+        stay as they are.
         """
+        size = os.path.getsize(file)
+        if size < _LARGE or self._manifest is None or "content_sha256" in self._manifest:
+            return None
         pieces, may_be_longer = pieces_named(self.data_path, MAIN_FILE_NAME, self._manifest)
-        return (
-            pieces is not None
-            and self._manifest is not None
-            and "content_sha256" not in self._manifest
-            and not may_be_longer
-            and os.path.getsize(file) >= _LARGE
-            and can_commit(file)
-            and used_of(file) == os.path.getsize(file)
-        )
+        if may_be_longer or not can_commit(file) or used_of(file) != size:
+            return None
+        return pieces
 
     def compact(self) -> int:
         """Write the file anew if it has bytes that nothing uses."""
@@ -350,7 +344,7 @@ class HDF5Storage(DirectoryStorage):
                     episodes,
                     name=self._file_path,
                     most_steps=self._most_steps,
-                    before=partial(_index_of, chain),
+                    before=chain,
                 ),
                 new,
             ) as file:
@@ -371,7 +365,7 @@ class HDF5Storage(DirectoryStorage):
             return EpisodeFile.begin(new)
         held = new.parent.with_name(MAIN_FILE_NAME)  # beside the stage, in the folder held open
         if _asks_for_room.get() is self:
-            if self._may_widen(held):
+            if self._pieces_to_widen(held) is not None:
                 raise _NoRoomError
             _asks_for_room.set(None)  # the episodes may come from changes of other datasets
         is_locked = self._locks.enter_context(shared(held))
@@ -384,7 +378,7 @@ class HDF5Storage(DirectoryStorage):
             episodes,
             name=self._file_path,
             most_steps=self._most_steps,
-            before=partial(_index_of, chain),
+            before=chain,
             pieces=pieces,
             room=True,
             grows=may_be_longer
@@ -392,7 +386,7 @@ class HDF5Storage(DirectoryStorage):
             and sum(index.episodes for index in chain) == episodes > 0,
         )
 
-    def _index_before(self) -> tuple[StoredIndex, ...]:
+    def _index_before(self) -> Chain:
         """Return the index of the file, if it is of this package's layout, and note its version."""
         stamp = Stamp.of(status_below(self._file_path, self._opened))
         chain = known(self._file_path, stamp)
@@ -446,12 +440,6 @@ class _NoRoomError(Exception):
 
 class _NothingUnusedError(Exception):
     """A file that was written anew is not smaller."""
-
-
-def _index_of(chain: tuple[StoredIndex, ...]) -> FileIndex | None:
-    """Return the index of the episodes of a file, if it is known; see :func:`.cache.joined`."""
-    whole = joined(chain) if chain else None
-    return None if whole is None else whole.index()
 
 
 class _Structure:

@@ -139,6 +139,7 @@ def joined(chain: Sequence[StoredIndex]) -> StoredIndex | None:
     Returns:
         The index of all episodes, or None if the attributes of one cannot be read.
     """
+    chain = [index for index in chain if index.episodes] or chain[:1]
     if len(chain) == 1:
         return chain[0]
     attributes = Attributes.joined([index.attributes for index in chain])
@@ -198,16 +199,12 @@ def remember_more(
     """
     global _grown
     more = StoredIndex.of(added)
-    if not len(added):
-        numbers = {name: values[:0] for name, values in chain[0].attributes.numbers.items()}
-        more = StoredIndex(0, (), Attributes(numbers, None))
+    is_alike = not len(added) or more.attributes.continues(chain[0].attributes)
     with suppress(OSError, ValueError):
         stamp, samples = _sampled(path)
         if not word.is_in(path):  # another process has gone on since, before the stamp or after it
             return
-        is_stored = more.attributes.continues(chain[0].attributes) and _extend(
-            _packed(more, stamp, samples), before, stamp
-        )
+        is_stored = is_alike and _extend(_packed(more, stamp, samples), before, stamp)
         chain = (*chain, more)
         if len(chain) > _MOST_PARTS or not is_stored:
             whole = joined(chain)

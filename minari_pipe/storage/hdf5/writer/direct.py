@@ -291,11 +291,7 @@ class DirectFile:
         self._write(self._end, [growth.end], pieces)
         os.fsync(self._file.fileno())
         self._end += len(growth.end)
-        if pieces is not None:
-            with self._bytes(0, min(PIECE, self._end)) as old:
-                word = struct.pack("<Q", growth.root)
-                pieces = pieces.with_first(old[:ROOT_WORD], word, old[ROOT_WORD + len(word) :])
-        self.pieces, self.root = pieces, growth.root
+        self.pieces, self.root = self._with_word(pieces, ROOT_WORD, growth.root), growth.root
         self.room = self._room_ends - self._end
 
     def widen(self) -> None:
@@ -304,12 +300,15 @@ class DirectFile:
         :attr:`room` and :attr:`pieces` are those that it will have.
         """
         self.room = _room_after(self._end)
-        if self._pieces is not None:
-            with self._bytes(0, min(PIECE, self._end)) as old:
-                word = struct.pack("<Q", self._end + self.room)
-                self.pieces = self._pieces.with_first(
-                    old[:END_WORD], word, old[END_WORD + len(word) :]
-                )
+        self.pieces = self._with_word(self._pieces, END_WORD, self._end + self.room)
+
+    def _with_word(self, pieces: Pieces | None, place: int, value: int) -> Pieces | None:
+        """Return the digests of the file with a word of its superblock replaced."""
+        if pieces is None:
+            return None
+        word = struct.pack("<Q", value)
+        with self._bytes(0, min(PIECE, self._end)) as old:
+            return pieces.with_first(old[:place], word, old[place + len(word) :])
 
     def _check_room(self, end: int) -> None:
         if self.grows and end > self._room_ends:
