@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import singledispatch
 from typing import Any
 
@@ -176,6 +177,9 @@ class _SpaceReaders:
 
     def __init__(self) -> None:
         self.registry: dict[str, Callable[[SpaceDict], gym.Space[Any]]] = {}
+        # by its text, a space and the reader that made it: Gymnasium takes longer to make the
+        # spaces of a dataset than all its files to be opened
+        self._known: dict[str, tuple[gym.Space[Any], str, Any]] = {}
 
     def register(self, type: str) -> Callable[..., Any]:
         """Return a decorator that registers the reader of forms whose ``type`` is ``type``."""
@@ -198,12 +202,26 @@ class _SpaceReaders:
             UnsupportedSpaceError: no reader is registered for the form's type.
             InvalidMetadataError: the form lacks what its type requires, or has an invalid value.
         """
+        if not isinstance(space_dict, str) or len(space_dict) > _LONG:
+            return self._read(space_dict)[0]
+        known = self._known.get(space_dict)
+        if known is None or known[2] is not self.registry.get(known[1]):
+            known = self._read(space_dict)
+            if type(known[0]) not in ARRAY_SPACES:
+                return known[0]
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[space_dict] = known
+        return _unshared(known[0])
+
+    def _read(self, space_dict: SpaceDict | str) -> tuple[gym.Space[Any], str, Any]:
+        """Return the space, its type and the reader that made it."""
         try:
             form = _form_of(space_dict) if isinstance(space_dict, str) else space_dict
             kind = form["type"]
             reader = self.registry.get(kind)
             if reader is not None:
-                return reader(form)
+                return reader(form), kind, reader
         except (UnsupportedSpaceError, InvalidMetadataError):
             raise
         except Exception as error:
@@ -223,6 +241,19 @@ deserialize_space = _SpaceReaders()
 
 #: a longer text is read five times faster if each bound of its Box is one repeated number
 _LONG = 1 << 12
+
+#: number of texts whose spaces are remembered
+_MOST_KNOWN = 64
+
+
+def _unshared(space: gym.Space[Any]) -> gym.Space[Any]:
+    """Return a copy of an unused space with arrays of its own."""
+    made = copy(space)
+    for name, value in vars(made).items():
+        if type(value) is np.ndarray:
+            setattr(made, name, value.copy())
+    return made
+
 
 #: dtype kinds of the bounds of a Box; a string dtype could ask for any number of bytes
 _NUMBER_KINDS = "biuf"

@@ -28,6 +28,7 @@ from minari_pipe.recording.journal.format import is_word
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.storage.attributes import flatten_attributes
 from minari_pipe.storage.columns import RESERVED_GROUPS, episode_columns
+from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import BUFFER_FIELDS
 
 logger = logging.getLogger(__name__)
@@ -272,17 +273,18 @@ class Recording:
             )
         return added
 
-    def episodes(self, first: int) -> Iterator[EpisodeBuffer]:
+    def episodes(self, first: int) -> Iterator[EpisodeBuffer | Segment]:
         """Yield the finished episodes, to be stored under the numbers from ``first`` on.
 
         The metadata callback, which was called when an episode ended, is called again if it was
         given another number then.
         """
-        other = first != self._expected_first
-        asks = other and type(self.episode_metadata) is not EpisodeMetadataCallback
+        is_own = type(self.episode_metadata) is not EpisodeMetadataCallback
+        if first == self._expected_first or not is_own:
+            yield from self.journal.segments()
+            return
         for number, episode in enumerate(self.journal.episodes(), first):
-            if asks:
-                episode.metadata.update(self._added(episode, number))
+            episode.metadata.update(self._added(episode, number))
             yield episode
 
     def taken(self, first: int) -> None:

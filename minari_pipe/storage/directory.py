@@ -58,7 +58,7 @@ class DirectoryStorage(MinariStorage):
         #: during a change, the manifest before it
         self._manifest: dict[str, Any] | None = None
         try:
-            self._opened: OpenedFolder = open_folder(self.data_path)
+            self._opened: OpenedFolder = self._opened or open_folder(self.data_path)
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
 

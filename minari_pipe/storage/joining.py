@@ -22,7 +22,7 @@ from minari_pipe.storage.segment import AttributeTable, Ints, Leaf, Rows, Scatte
 MOST_EPISODES = 2**12
 
 #: from this many bytes per episode on, rows are written separately instead of being concatenated
-_APART_BYTES = 2**17
+APART_BYTES = 2**17
 
 #: attribute types that are read back as Python numbers, and the dtypes of their columns
 _NUMBERS: dict[type, tuple[Any, ...]] = {
@@ -103,7 +103,8 @@ class Joiner:
         rewards_of_all = found[self._rewards]
         if isinstance(rewards_of_all, ScatteredRows):
             rewards_of_all = np.concatenate(rewards_of_all.rows)
-        attributes = _attributes(fields, first, steps, rewards_of_all)
+        given = fields["seed"], fields["options"], fields["metadata"]
+        attributes = attribute_table(*given, first, steps, rewards_of_all)
         return Segment(first, steps, self.leaves, tuple(found), attributes)
 
     def _join(self, trees: Sequence[Any], form: Any, steps: Ints, found: list[Rows]) -> None:
@@ -131,7 +132,7 @@ class Joiner:
             return _plain(np.ascontiguousarray(only))
         if not (np.fromiter(map(len, rows), np.int64, len(rows)) == steps + leaf.more).all():
             raise _OtherError
-        if leaf.row_bytes * (int(steps.min()) + leaf.more) >= _APART_BYTES and all(
+        if leaf.row_bytes * (int(steps.min()) + leaf.more) >= APART_BYTES and all(
             part.dtype == leaf.dtype and part.shape[1:] == leaf.shape and part.flags.c_contiguous
             for part in rows
         ):
@@ -189,21 +190,35 @@ _FIELDS = ("seed", "options", "metadata", *EPISODE_COLUMNS)
 _fields_of = attrgetter(*_FIELDS)
 
 
-def _attributes(
-    fields: Mapping[str, Sequence[Any]],
+def attribute_table(
+    seeds: Sequence[Any],
+    options: Sequence[Any],
+    metadata: Sequence[Mapping[str, Any]],
     first: int,
     steps: Ints,
     rewards: npt.NDArray[np.float64],
 ) -> AttributeTable:
+    """Return the attributes of episodes.
+
+    Args:
+        seeds: the seed of each episode, or None.
+        options: its options, or None.
+        metadata: its further attributes.
+        first: number of the first episode.
+        steps: its number of steps.
+        rewards: the rewards of all episodes, of shape ``(steps.sum(),)``.
+
+    Example:
+        >>> attribute_table([7], [None], [{}], 3, np.array([2]), np.array([0.5, 1.0]))[0]["seed"]
+        7
+    """
     count = len(steps)
     numbers: dict[str, npt.NDArray[Any]] = {
         "id": np.arange(first, first + count),
         "total_steps": steps,
     }
     given: dict[str, Sequence[Any]] = {}
-    metadata = fields["metadata"]
-    for name in ("seed", "options"):
-        values = fields[name]
+    for name, values in (("seed", seeds), ("options", options)):
         missing = values.count(None)
         if missing < count:
             filled = [_MISSING if value is None else value for value in values]

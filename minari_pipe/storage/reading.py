@@ -49,7 +49,8 @@ class StoredEpisodes(ABC):
 
     FORMAT: str
 
-    #: the opened data directory, which another version may replace; None for other data
+    #: the opened data directory, which another version may replace; None for other data. It is set
+    #: before ``__init__`` if the caller has opened it.
     _opened: OpenedFolder | None = None
 
     def __init__(
@@ -417,14 +418,24 @@ def opened(
         raise CorruptDatasetError(
             f"{path} has no data_format; expected one of {get_storage_keys()}"
         )
-    storage = get_minari_storage(metadata["data_format"])(
-        data_path,
-        spaces["observation_space"],
-        spaces["action_space"],
-        jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
-    )
-    if folder is not None and not storage.is_of(folder):  # a download replaced it in between
-        return opened(data_path, trusted_modules)
+    storage_class = get_minari_storage(metadata["data_format"])
+    # It reads below the folder whose metadata were read.
+    storage = storage_class.__new__(storage_class)
+    storage._opened = folder
+    try:
+        storage_class.__init__(
+            storage,
+            data_path,
+            spaces["observation_space"],
+            spaces["action_space"],
+            jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
+        )
+        storage.check_version()
+    except DatasetNotFoundError:
+        now = _folder(data_path)
+        if folder is None or now is None or now.identity == folder.identity:
+            raise
+        return opened(data_path, trusted_modules)  # a download replaced it meanwhile
     return storage, metadata
 
 

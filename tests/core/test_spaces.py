@@ -195,6 +195,21 @@ class Angle(gym.Space):
     """A space of another package."""
 
 
+@examples(30)
+@given(any_space())
+def test_a_space_that_is_read_twice_is_two_spaces(space) -> None:
+    text = serialize_space(space)
+    first = deserialize_space(text)
+    first.seed(3)
+    for _, leaf in space_leaves(first):
+        if isinstance(leaf, spaces.Box) and leaf.low.size:
+            leaf.low.flat[0] = leaf.high.flat[0] = 1
+    second = deserialize_space(text)
+    assert second == space
+    assert serialize_space(second) == text
+    assert second._np_random is None
+
+
 def test_other_packages_can_register_their_spaces() -> None:
     @serialize_space.register(Angle)
     def _(space: Angle, to_string: bool = True):

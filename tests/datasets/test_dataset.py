@@ -30,7 +30,7 @@ from minari_pipe.errors import (
     TrustError,
     UnsupportedVersionError,
 )
-from minari_pipe.storage import MinariStorage, get_storage_keys
+from minari_pipe.storage import MinariStorage, get_minari_storage, get_storage_keys
 
 INDEX = spaces.Discrete(100)
 
@@ -199,6 +199,29 @@ def test_an_append_to_a_dataset_that_is_replaced_meanwhile_says_so(
     with pytest.raises(DatasetNotFoundError, match="was replaced since it was opened"):
         storage.update_episodes(episodes())
     assert MinariStorage.read(data).total_episodes == 1
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept aside", "removed"])
+@pytest.mark.parametrize("data_format", get_storage_keys())
+def test_a_dataset_that_is_replaced_while_it_is_opened_is_the_new_one(
+    tmp_path: Path, data_format: str, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, new, aside = tmp_path / "data", tmp_path / "new", tmp_path / "aside"
+    for folder, count in ((data, 1), (new, 2)):
+        storage = MinariStorage.new(folder, INDEX, spaces.Discrete(2), data_format=data_format)
+        storage.update_episodes([episode(number) for number in range(count)])
+
+    def chosen(name: str) -> type[MinariStorage]:
+        if new.exists():
+            data.rename(aside)
+            new.rename(data)
+            if not keep:
+                shutil.rmtree(aside)
+        return get_minari_storage(name)
+
+    monkeypatch.setattr("minari_pipe.storage.reading.get_minari_storage", chosen)
+    storage = MinariStorage.read(data)
+    assert len(list(storage.get_episodes(range(storage.total_episodes)))) == 2
 
 
 def test_environments_are_recovered(dataset: MinariDataset) -> None:

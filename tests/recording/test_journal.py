@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.tree import map_leaves
 from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, UnsupportedVersionError
 from minari_pipe.recording.journal.folders import is_alive, journals
 from minari_pipe.recording.journal.reader import JournalReader
 from minari_pipe.recording.journal.writer import Journal
 from minari_pipe.recording.recovery import list_leftovers, recover
+from minari_pipe.storage.segment import Segment
+from minari_pipe.storage.writer import buffer_of
 from minari_pipe.testing import assert_same, column, examples, options
 from minari_pipe.testing import spaces as any_space
 
@@ -86,6 +92,96 @@ def test_every_value_comes_back_in_its_type(observation_space, action_space, see
         assert_equal(one, expected)
         assert one.infos["n"]["x"].dtype == ">f4"
         one.rewards[0] = 5  # it can be written to
+
+
+ARRAYS = st.sampled_from(
+    [
+        gym.spaces.Box(-1, 1, (3,), np.float32),
+        gym.spaces.Discrete(4),
+        gym.spaces.Dict(b=gym.spaces.Box(0, 9, (), np.uint8), a=gym.spaces.MultiBinary(3)),
+        gym.spaces.Tuple([gym.spaces.Box(0, 1, (0, 2)), gym.spaces.Dict(x=gym.spaces.Discrete(2))]),
+    ]
+)
+
+
+@examples(40)
+@given(st.data(), ARRAYS | any_space(), ARRAYS | any_space(), st.integers(0, 2**32))
+def test_segments_hold_what_the_episodes_hold(data, observation_space, action_space, seed) -> None:
+    rng = np.random.default_rng(seed)
+    forms = [{}, {"x": "f4"}, {"x": "f8"}, {"n": {"y": "?"}, "x": "c16"}, {"n": {}}]
+    others = st.sampled_from([{}] * 4 + [{"infos_filled": {"x": [[0, 1]]}}, {"mean": 0.5}])
+    journal = Journal(HEAD)
+    for kind in data.draw(
+        st.lists(st.tuples(st.sampled_from(forms), others, st.integers(1, 9)), max_size=4)
+    ):
+        form, metadata, count = kind
+        for _ in range(count):
+            steps = int(rng.integers(1, 30))
+            journal.append(
+                EpisodeBuffer(
+                    seed=None
+                    if rng.random() < 0.05
+                    else int(rng.integers(0, 2**63)) * int(rng.integers(0, 3)),
+                    options={"x": 1} if rng.random() < 0.05 else None,
+                    observations=column(observation_space, steps + 1, rng),
+                    actions=column(action_space, steps, rng),
+                    rewards=rng.normal(size=steps),
+                    terminations=rng.integers(0, 3 if rng.random() < 0.1 else 2, steps)
+                    .astype("u1")
+                    .view("?"),
+                    truncations=rng.random(steps) < 0.5,
+                    infos=map_leaves(np.resize(rng.normal(size=9), steps + 1).astype, form),
+                    metadata=metadata,
+                    extras={"state": {"q": rng.normal(size=(steps, 2))}} if seed % 2 else {},
+                )
+            )
+    expected = list(journal.episodes())
+    found = list(journal.segments())
+    journal.clear()
+    assert sum(len(part) if isinstance(part, Segment) else 1 for part in found) == len(expected)
+    for part in found:
+        for place in range(len(part) if isinstance(part, Segment) else 1):
+            one, other = part, expected.pop(0)
+            if isinstance(part, Segment):
+                attributes = part.attributes[place]
+                assert part.columns(place)["terminations"].view(np.uint8).max() < 2
+                assert attributes["rewards_sum"] == pytest.approx(other.rewards.sum())
+                assert attributes["total_steps"] == len(other)
+                of_rewards = {name: 0 for name in attributes if name.startswith("rewards_")}
+                columns = {"infos": {}, **part.columns(place)}
+                one = buffer_of(columns, without(attributes, of_rewards))
+            assert_equal(one, other)
+
+
+def without(attributes: dict[str, Any], others: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name not in others}
+
+
+def test_short_episodes_of_one_structure_are_one_segment() -> None:
+    journal = Journal(HEAD)
+    for number in range(20):
+        rows = np.arange(number + 2.0)
+        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+    (segment,) = journal.segments()
+    journal.clear()
+    assert isinstance(segment, Segment)
+    assert len(segment) == 20
+
+
+def test_a_damaged_record_is_reported_after_the_segment_before_it() -> None:
+    journal = Journal(HEAD)
+    for number in range(20):
+        rows = np.arange(number + 2.0)
+        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+    assert journal.path is not None
+    data = bytearray(journal.path.read_bytes())
+    data[-3] ^= 1
+    journal.path.write_bytes(data)
+    segments = journal.segments()
+    assert len(next(segments)) == 19
+    with pytest.raises(CorruptDatasetError, match="arrays of episode 19 are damaged"):
+        next(segments)
+    journal.clear()
 
 
 def test_it_begins_anew_and_takes_no_place_without_episodes() -> None:

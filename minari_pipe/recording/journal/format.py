@@ -383,7 +383,7 @@ def _maker(form: Any) -> _Maker:
         return lambda body: form
     if form[0] == "rows":
         _, name, row, more = form
-        return _rows_maker(_dtype(name), tuple(row), more)
+        return _rows_maker(stored_dtype(name), tuple(row), more)
     if form[0] == "dict":
         pairs = form[1].items() if isinstance(form[1], dict) else form[1]
         parts = [(key, _maker(part)) for key, part in pairs]
@@ -426,7 +426,7 @@ class _Arrays:
         raise ValueError(f"unknown kind of value {kind!r}")
 
     def _array(self, name: str, shape: list[int]) -> npt.NDArray[Any]:
-        return self.array(_dtype(name), tuple(shape))
+        return self.array(stored_dtype(name), tuple(shape))
 
     def array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Read the next array from the body."""
@@ -439,7 +439,7 @@ class _Arrays:
 
     def _stored(self, name: str, shape: list[int], where: list[int]) -> npt.NDArray[Any]:
         file, offset, size, checksum = where
-        dtype, place = _dtype(name), RecordPlace(file, offset, size, checksum)
+        dtype, place = stored_dtype(name), RecordPlace(file, offset, size, checksum)
         whole = all(type(number) is int and number >= 0 for number in (*shape, *where))
         if not whole or math.prod(shape) * dtype.itemsize != place.size:
             raise ValueError(f"rows of shape {shape} do not fill {place.size} bytes")
@@ -447,7 +447,12 @@ class _Arrays:
 
 
 @lru_cache(256)
-def _dtype(name: str) -> np.dtype[Any]:
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of arrays that a header names.
+
+    Raises:
+        TypeError, ValueError: no array of this dtype is stored.
+    """
     dtype = named_dtype(name)
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(f"invalid array dtype {dtype}")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from minari_pipe.recording.journal.format import (
     RecordPlace,
     read_prefix,
 )
+from minari_pipe.recording.journal.segments import RecordJoiner
+from minari_pipe.storage.joining import APART_BYTES, MOST_EPISODES
+from minari_pipe.storage.segment import Segment
 
 #: Number of bytes of rows to checksum at a time.
 _PART = 1 << 20
@@ -36,8 +39,20 @@ _PART = 1 << 20
 #: Number of bytes of short records to read at a time.
 _BUFFER = 1 << 16
 
+#: Number of bytes of short episodes to join.
+_RUN_BYTES = 1 << 21
+
 #: Size in bytes from which an episode or its stored rows are memory-mapped, not read at once.
 _MAPPED = 1 << 20
+
+
+class _Checked(NamedTuple):
+    """The record of an episode whose checksums were compared."""
+
+    number: int
+    prefix: Record
+    header: dict[str, Any]
+    body: Body
 
 
 class JournalReader:
@@ -80,6 +95,8 @@ class JournalReader:
         self._n_read: Counter[int] = Counter()
         # the text of the last header, and its content
         self._header: tuple[bytes, Any] = b"", None
+        # the last header, and what decodes its records
+        self._decoder: tuple[Any, EpisodeDecoder] | None = None
         try:
             self.file = BufferedReader(FileIO(path, opener=opener(path.parent)), _BUFFER)
         except LinkError:
@@ -115,33 +132,80 @@ class JournalReader:
 
         The arrays are writable, except those of long episodes, which are memory-mapped.
         """
+        for record in self._checked(limit):
+            episode = self._decoded(record)
+            if episode is None:
+                return
+            yield episode
+
+    def segments(self, limit: int | None = None) -> Iterator[EpisodeBuffer | Segment]:
+        """Yield what :meth:`episodes` does, but short ones of one structure in segments."""
+        run: list[_Checked] = []
+        joiner, size = None, 0
+        for record in self._checked(limit):
+            is_alike = bool(run) and record.header is run[0].header
+            if not is_alike or size > _RUN_BYTES or len(run) == MOST_EPISODES:
+                yield from self._joined(joiner, run)
+                if self.damage is not None:
+                    return
+                if not is_alike:
+                    joiner = RecordJoiner(record.header)
+                run, size = [], 0
+            run.append(record)
+            # a long one is written without a copy, so it is handed over at once
+            size += _RUN_BYTES if len(record.body) >= APART_BYTES else len(record.body)
+        yield from self._joined(joiner, run)
+
+    def _joined(
+        self, joiner: RecordJoiner | None, run: list[_Checked]
+    ) -> Iterator[EpisodeBuffer | Segment]:
+        segment = None
+        if joiner is not None and len(run) > 1:
+            segment = joiner.segment([one.prefix for one in run], [one.body for one in run])
+        if segment is not None:
+            run.clear()
+            yield segment
+        for record in run:
+            episode = self._decoded(record)
+            if episode is None:
+                return
+            yield episode
+
+    def _checked(self, limit: int | None) -> Iterator[_Checked]:
+        """Yield the records of episodes up to the first with another checksum."""
         self.file.seek(self.first)
         self._n_read.clear()
-        known, decoder = None, None
-        for number, (record, header) in enumerate(self._records(EPISODE)):
+        for number, (prefix, header) in enumerate(self._records(EPISODE)):
             if number == limit:
                 return
             try:
-                body = self._body(record.body_size)
-                is_sure = self._trusted and isinstance(body, memoryview)
-                if not is_sure and not record.holds(body):
-                    self.damage = f"the arrays of episode {number} are damaged"
-                    return
-                if decoder is None or header is not known:
-                    known, decoder = header, EpisodeDecoder(header)
-                episode = decoder.episode(record, body, self._open_rows)
-            except (
-                LookupError,
-                TypeError,
-                ValueError,
-                AttributeError,
-                ArithmeticError,
-                RecursionError,
-                OSError,
-            ) as error:
+                body = self._body(prefix.body_size)
+            except (OSError, ValueError) as error:
                 self.damage = f"the record of episode {number} is damaged: {error}"
                 return
-            yield episode
+            is_sure = self._trusted and isinstance(body, memoryview)
+            if not is_sure and not prefix.holds(body):
+                self.damage = f"the arrays of episode {number} are damaged"
+                return
+            yield _Checked(number, prefix, header, body)
+
+    def _decoded(self, record: _Checked) -> EpisodeBuffer | None:
+        """Return an episode, or None if it is damaged."""
+        try:
+            if self._decoder is None or record.header is not self._decoder[0]:
+                self._decoder = record.header, EpisodeDecoder(record.header)
+            return self._decoder[1].episode(record.prefix, record.body, self._open_rows)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+            OSError,
+        ) as error:
+            self.damage = f"the record of episode {record.number} is damaged: {error}"
+            return None
 
     def _body(self, size: int) -> Body:
         """Return the next bytes, which the file had when it was opened.

@@ -15,11 +15,11 @@ to the disk: only a power loss would need that, and it would cost milliseconds p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,9 @@ from minari_pipe.recording.journal.format import (
     record_of,
 )
 from minari_pipe.recording.journal.reader import JournalReader
+from minari_pipe.storage.segment import Segment
+
+T = TypeVar("T", bound=EpisodeBuffer | Segment)
 
 #: Number of bytes to copy at a time.
 _PART = 1 << 20
@@ -272,13 +275,24 @@ class Journal:
         Raises:
             CorruptDatasetError: another program has changed the file.
         """
+        return self._read(lambda reader: reader.episodes(self._count))
+
+    def segments(self) -> Iterator[EpisodeBuffer | Segment]:
+        """Yield what :meth:`episodes` does, but short ones of one structure in segments.
+
+        Raises:
+            CorruptDatasetError: another program has changed the file.
+        """
+        return self._read(lambda reader: reader.segments(self._count))
+
+    def _read(self, read: Callable[[JournalReader], Iterator[T]]) -> Iterator[T]:
         if self.path is None:
             return
         with JournalReader(self.path, trusted=True) as reader:
             found = 0
-            for episode in reader.episodes(self._count):
-                yield episode
-                found += 1
+            for part in read(reader):
+                yield part
+                found += len(part) if isinstance(part, Segment) else 1
         if found < self._count:
             raise CorruptDatasetError(f"{self.path}: {reader.damage or 'episodes are missing'}")
 
