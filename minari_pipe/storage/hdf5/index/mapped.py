@@ -32,7 +32,7 @@ from minari_pipe.storage.hdf5.index.index import Attributes, Runs
 from minari_pipe.storage.hdf5.index.match import Look, match_all
 from minari_pipe.storage.hdf5.index.plans import Array, Plans, signature
 from minari_pipe.storage.hdf5.parser.checked import UnderstoodFile
-from minari_pipe.storage.segment import Leaf
+from minari_pipe.storage.segment import Ints, Leaf
 
 #: on Windows, a mapped file cannot be replaced, so arrays are copies there
 CAN_STAY_OPEN = os.name != "nt"
@@ -225,7 +225,6 @@ class MappedPart:
     Attributes:
         runs: their locations.
         firsts: position of the first episode of each run, and the end.
-        ends: number of steps before each episode, and the total.
     """
 
     def __init__(self, mapped: mmap.mmap, runs: Runs) -> None:
@@ -236,8 +235,13 @@ class MappedPart:
         self._kept: dict[int, _Run] = {}
 
     @cached_property
-    def ends(self) -> list[int]:
-        return [0, *np.cumsum(self.runs.steps).tolist()]
+    def _ends(self) -> Ints:
+        """Number of steps before each episode, and the total."""
+        return np.concatenate([[0], np.cumsum(self.runs.steps)])
+
+    @cached_property
+    def _steps(self) -> list[int]:
+        return self.runs.steps.tolist()
 
     @cached_property
     def _addresses(self) -> list[list[int]]:
@@ -263,10 +267,10 @@ class MappedPart:
         run = self._kept.get(number)
         if run is None:
             first, last = self.firsts[number : number + 2]
-            ends = self.ends[first : last + 1]
-            if first:
-                before = ends[0]
-                ends = [end - before for end in ends]
+            if self.is_scattered:
+                ends = [0, self._steps[number]]
+            else:
+                ends = (self._ends[first : last + 1] - self._ends[first]).tolist()
             run = _Run(first, last, ends, self.arrays(number, last - first, ends[-1]))
             if not self.is_scattered:
                 self._kept[number] = run
