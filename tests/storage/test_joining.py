@@ -180,7 +180,7 @@ def files_of(dataset: Dataset, apart_bytes: int, data_format: str) -> dict[str, 
     """The files that are written if so many bytes are long rows, and what is told of them."""
     judge = SpaceChecker(*dataset[:2], strict=False)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
+        patch.setattr("minari_pipe.storage.joining.APART_BYTES", apart_bytes)
         storage = MinariStorage.new(Path(folder, "data"), *dataset[:2], data_format=data_format)
         storage.update_episodes(dataset.buffers, judge=judge)
         found = {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*.*")}
@@ -201,7 +201,7 @@ def test_rows_that_stay_apart_give_the_bytes_of_those_that_do_not(
 def test_a_bool_of_any_byte_is_stored_as_0_or_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, apart_bytes: int, data_format: str
 ) -> None:
-    monkeypatch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
+    monkeypatch.setattr("minari_pipe.storage.joining.APART_BYTES", apart_bytes)
     storage = MinariStorage.new(tmp_path / "data", BOX, TWO, data_format=data_format)
     storage.update_episodes([episode(4)])  # the structure that later ones are joined by
     odd = np.array([[0, 8], [1, 2], [255, 0], [0, 0], [1, 1]], np.uint8).view(bool)
@@ -272,7 +272,7 @@ def test_what_is_wrong_with_one_episode_of_many_is_told_by_its_number(
 
 @pytest.mark.parametrize("apart_bytes", [1, 2**17])
 def test_many_are_judged_as_each_alone(monkeypatch, apart_bytes: int) -> None:
-    monkeypatch.setattr("minari_pipe.storage.joining._APART_BYTES", apart_bytes)
+    monkeypatch.setattr("minari_pipe.storage.joining.APART_BYTES", apart_bytes)
     buffers = [
         episode(3),
         episode(3, observations=np.full((4, 2), 7, np.float32)),
