@@ -57,7 +57,8 @@ class Side:
     """One of those that are compared.
 
     Attributes:
-        run: what is measured. Of a case in MB or % it returns them.
+        run: what is measured. Of a case in MB or % it returns them; if it returns seconds, such as
+            those of another process, these count.
         before: what goes before each run and does not count; without it a short run is repeated.
         after: what goes after each run and does not count.
         steps: of a case in steps/s, those of a run, where they are not as many as the case says.
@@ -364,6 +365,8 @@ def _run(case: Case, side: Side, calls: int) -> Any:
         side.after()
     if case.unit in _RETURNED:
         return float(returned)
+    if isinstance(returned, Seconds):
+        return returned
     return Seconds((ended.cpu - began.cpu + beside) / calls, (ended.wall - began.wall) / calls)
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.cases import acting, collecting, memory, reading, remotes, scale, selecting, writing
+from benchmarks.cases import (
+    acting,
+    collecting,
+    first,
+    memory,
+    reading,
+    remotes,
+    scale,
+    selecting,
+    writing,
+)
 from benchmarks.measure import Case, Goal
 from benchmarks.work import Shape
 
@@ -18,6 +28,7 @@ def all_cases() -> list[Case]:
     """
     return [
         *writing.cases(),
+        *first.cases(),
         *reading.cases(),
         *selecting.cases(),
         *collecting.cases(),
