@@ -52,7 +52,9 @@ def _create(name: str, shape: Shape) -> Seconds:
         side.before()
         run = side.run
     else:
-        environments.recording_fault()  # imports what Minari imports when it first records
+        # both import some modules when they are first needed
+        environments.recording_fault()
+        _ = work.LIBRARIES[name].create_dataset_from_buffers
         held = work.buffers(name, shape)
         run = partial(work.create_from, name, work.new_id("first"), held, shape)
     began = Seconds.now()
