@@ -57,7 +57,7 @@ from minari_pipe.core.files.checksums import (
     size_of,
 )
 from minari_pipe.core.files.links import PathLike, files_below, refuse_links, status_below
-from minari_pipe.core.files.names import is_file_name
+from minari_pipe.core.files.names import is_file_name, is_plain_path
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -144,6 +144,19 @@ def entries_of(content: Mapping[str, Any], *, card: bool = False) -> dict[str, d
         if card or section != CARD
         for name, entry in content.get(section, {}).items()
     }
+
+
+def entry_named(content: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return a manifest's entry of a file, such as ``data/main_data.hdf5``, or None.
+
+    Example:
+        >>> entry_named({"format": 2, "data": {"a": {"size": 1}}}, "data/a")
+        {'size': 1}
+    """
+    if "format" not in content:
+        return content.get("files", {}).get(name)
+    section, _, rest = name.partition("/")
+    return content.get(section, {}).get(rest)
 
 
 def identity_of(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -548,6 +561,8 @@ def _differing_totals(dataset: Path, content: Mapping[str, Any]) -> dict[str, tu
 
 
 def _is_name(name: str) -> bool:
+    if is_plain_path(name):
+        return True
     folder, *rest = name.split("/")
     if folder not in _SECTIONS or not rest or (folder == POLICIES and len(rest) > 1):
         return False

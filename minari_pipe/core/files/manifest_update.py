@@ -25,6 +25,7 @@ from minari_pipe.core.files.manifest import (
     dump,
     entries_of,
     entry_faults,
+    entry_named,
     file_faults,
     is_foreign,
     read_manifest,
@@ -134,9 +135,9 @@ def _refuse_damage(
     Raises:
         CorruptDatasetError: one does not match; the message names every file that does not.
     """
-    old = entries_of(content)
-    for name in new.keys() & old.keys():
-        if _differs(data.parent, name, old[name], new[name]):
+    for name, entry in new.items():
+        old = entry_named(content, name)
+        if old is not None and _differs(data.parent, name, old, entry):
             verify(data.parent)  # raises, and names every fault
 
 

@@ -13,8 +13,9 @@ from minari_pipe.errors import CorruptDatasetError
 NO_NAMES = frozenset({"", ".", ".."})
 #: folders in which git and DVC find commands that they run
 _SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
-#: names that need no closer look
+#: names that need no closer look, as a dataset may have millions of files
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_PLAIN_DATA = re.compile(rf"data(/{_PLAIN.pattern})+")
 _FOLDERS = ("data", "policies", "card")
 #: Largest number of nested folders; the files of a dataset lie in three at most.
 _DEEPEST = 20
@@ -30,11 +31,21 @@ def is_file_name(name: str) -> bool:
         >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
         [True, False, False, False]
     """
-    if _PLAIN.fullmatch(name):  # a dataset may have millions of files
+    if _PLAIN.fullmatch(name):
         return True
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     read = visible.casefold().partition(":")[0].rstrip(" .")
     return name not in NO_NAMES and "\0" not in name and read not in _SETTINGS_FOLDERS
+
+
+def is_plain_path(name: str) -> bool:
+    """Return whether a path leads to a file in ``data/`` and needs no closer look.
+
+    Example:
+        >>> is_plain_path("data/0/metadata.json"), is_plain_path("data/.git/config")
+        (True, False)
+    """
+    return _PLAIN_DATA.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:
