@@ -39,6 +39,12 @@ def test_both_sides_of_a_case_run_and_are_compared(results) -> None:
     assert reached == [False, None, None, None, None, None, True, True]
 
 
+def test_seconds_that_a_run_returns_count_instead_of_its_own() -> None:
+    side = Side(lambda: Seconds(2.0, 3.0), before=lambda: None)
+    case = Case("write", "elsewhere", "tiny", lambda: {"here": side}, repeats=2)
+    assert measure(case, seconds=1.0).value("here") == 2.0
+
+
 def test_nothing_stays_of_a_run(results, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", "before")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

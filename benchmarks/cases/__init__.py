@@ -8,6 +8,7 @@ from benchmarks.cases import (
     acting,
     collecting,
     first,
+    large,
     memory,
     reading,
     remotes,
@@ -29,6 +30,7 @@ def all_cases() -> list[Case]:
     return [
         *writing.cases(),
         *first.cases(),
+        *large.cases(),
         *reading.cases(),
         *selecting.cases(),
         *collecting.cases(),

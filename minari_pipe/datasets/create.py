@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,7 +215,7 @@ def is_known(spec: EnvSpec, names: Collection[str] = ()) -> bool:
 
 def create_dataset_from_buffers(
     dataset_id: str,
-    buffer: list[EpisodeBuffer] | list[dict[str, Any]],
+    buffer: Iterable[EpisodeBuffer | Mapping[str, Any]],
     env: str | gym.Env | EnvSpec | None = None,
     eval_env: str | gym.Env | EnvSpec | None = None,
     algorithm_name: str | None = None,
@@ -243,7 +243,8 @@ def create_dataset_from_buffers(
 
     Args:
         dataset_id: id of the new dataset.
-        buffer: the episodes; also in the forms of Minari's older API, see
+        buffer: the episodes. They are written as they come, so a generator can yield more than fit
+            into memory. Also in the forms of Minari's older API, see
             :func:`minari_pipe.datasets.legacy_buffers.as_buffer`.
         env: the environment that they come from, or its id or spec.
         eval_env: see :class:`Description`, as for all arguments not explained here.
