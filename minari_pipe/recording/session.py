@@ -279,8 +279,9 @@ class Recording:
         The metadata callback, which was called when an episode ended, is called again if it was
         given another number then.
         """
-        is_own = type(self.episode_metadata) is not EpisodeMetadataCallback
-        if first == self._expected_first or not is_own:
+        other = first != self._expected_first
+        asks = other and type(self.episode_metadata) is not EpisodeMetadataCallback
+        if not asks:
             yield from self.journal.segments()
             return
         for number, episode in enumerate(self.journal.episodes(), first):

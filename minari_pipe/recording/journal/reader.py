@@ -46,7 +46,7 @@ _RUN_BYTES = 1 << 21
 _MAPPED = 1 << 20
 
 
-class _Checked(NamedTuple):
+class _EpisodeRecord(NamedTuple):
     """The record of an episode whose checksums were compared."""
 
     number: int
@@ -132,7 +132,7 @@ class JournalReader:
 
         The arrays are writable, except those of long episodes, which are memory-mapped.
         """
-        for record in self._checked(limit):
+        for record in self._checked_records(limit):
             episode = self._decoded(record)
             if episode is None:
                 return
@@ -140,11 +140,11 @@ class JournalReader:
 
     def segments(self, limit: int | None = None) -> Iterator[EpisodeBuffer | Segment]:
         """Yield what :meth:`episodes` does, but short ones of one structure in segments."""
-        run: list[_Checked] = []
+        run: list[_EpisodeRecord] = []
         joiner, size = None, 0
-        for record in self._checked(limit):
+        for record in self._checked_records(limit):
             is_alike = bool(run) and record.header is run[0].header
-            if not is_alike or size > _RUN_BYTES or len(run) == MOST_EPISODES:
+            if not is_alike or size >= _RUN_BYTES or len(run) == MOST_EPISODES:
                 yield from self._joined(joiner, run)
                 if self.damage is not None:
                     return
@@ -157,7 +157,7 @@ class JournalReader:
         yield from self._joined(joiner, run)
 
     def _joined(
-        self, joiner: RecordJoiner | None, run: list[_Checked]
+        self, joiner: RecordJoiner | None, run: list[_EpisodeRecord]
     ) -> Iterator[EpisodeBuffer | Segment]:
         segment = None
         if joiner is not None and len(run) > 1:
@@ -171,7 +171,7 @@ class JournalReader:
                 return
             yield episode
 
-    def _checked(self, limit: int | None) -> Iterator[_Checked]:
+    def _checked_records(self, limit: int | None) -> Iterator[_EpisodeRecord]:
         """Yield the records of episodes up to the first with another checksum."""
         self.file.seek(self.first)
         self._n_read.clear()
@@ -187,9 +187,9 @@ class JournalReader:
             if not is_sure and not prefix.holds(body):
                 self.damage = f"the arrays of episode {number} are damaged"
                 return
-            yield _Checked(number, prefix, header, body)
+            yield _EpisodeRecord(number, prefix, header, body)
 
-    def _decoded(self, record: _Checked) -> EpisodeBuffer | None:
+    def _decoded(self, record: _EpisodeRecord) -> EpisodeBuffer | None:
         """Return an episode, or None if it is damaged."""
         try:
             if self._decoder is None or record.header is not self._decoder[0]:
