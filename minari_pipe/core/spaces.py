@@ -207,7 +207,7 @@ class _SpaceReaders:
         known = self._known.get(space_dict)
         if known is None or known[2] is not self.registry.get(known[1]):
             known = self._read(space_dict)
-            if type(known[0]) not in ARRAY_SPACES:
+            if not any(known[2] is reader for reader in _ARRAY_READERS):
                 return known[0]
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
@@ -320,6 +320,15 @@ def _deserialize_multi_discrete(form: SpaceDict) -> spaces.MultiDiscrete:
 @deserialize_space.register("MultiBinary")
 def _deserialize_multi_binary(form: SpaceDict) -> spaces.MultiBinary:
     return spaces.MultiBinary(n=form["n"])
+
+
+#: readers of this package whose spaces are remembered
+_ARRAY_READERS = (
+    _deserialize_box,
+    _deserialize_discrete,
+    _deserialize_multi_discrete,
+    _deserialize_multi_binary,
+)
 
 
 @deserialize_space.register("Text")

@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from minari_pipe.core.datasets_root import open_folder
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import check_size, holds_other, transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes, size_of
@@ -21,7 +20,7 @@ from minari_pipe.core.files.manifest_update import known_manifest, sizes_named, 
 from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
-from minari_pipe.storage.reading import file_sizes, megabytes
+from minari_pipe.storage.reading import file_sizes, folder_of, megabytes
 from minari_pipe.storage.segment import Segment
 from minari_pipe.storage.writer import BufferChecker, EpisodeWriter
 
@@ -58,7 +57,7 @@ class DirectoryStorage(MinariStorage):
         #: during a change, the manifest before it
         self._manifest: dict[str, Any] | None = None
         try:
-            self._opened: OpenedFolder = self._opened or open_folder(self.data_path)
+            self._opened: OpenedFolder = folder_of(self.data_path)
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(f"The data path {data_path} doesn't exist") from None
 

@@ -6,6 +6,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
+#: the data directory of the storage that is being opened
+_opening: ContextVar[OpenedFolder | None] = ContextVar("_opening", default=None)
+
 
 class StoredEpisodes(ABC):
     """Reads the episodes and the metadata in one data directory.
@@ -49,8 +53,7 @@ class StoredEpisodes(ABC):
 
     FORMAT: str
 
-    #: the opened data directory, which another version may replace; None for other data. It is set
-    #: before ``__init__`` if the caller has opened it.
+    #: the opened data directory, which another version may replace; None for other data
     _opened: OpenedFolder | None = None
 
     def __init__(
@@ -375,6 +378,18 @@ class StoredEpisodes(ABC):
         return self._action_space
 
 
+def folder_of(data_path: Path) -> OpenedFolder:
+    """Open a data directory for a storage, or return the one whose metadata were just read.
+
+    Raises:
+        LinkError, OSError: see :func:`.datasets_root.open_folder`.
+    """
+    folder = _opening.get()
+    if folder is not None and os.fspath(folder) == os.fspath(data_path):
+        return folder
+    return open_folder(data_path)
+
+
 def opened(
     data_path: Path, trusted_modules: Collection[str] = ()
 ) -> tuple[MinariStorage, dict[str, Any]]:
@@ -418,24 +433,25 @@ def opened(
         raise CorruptDatasetError(
             f"{path} has no data_format; expected one of {get_storage_keys()}"
         )
-    storage_class = get_minari_storage(metadata["data_format"])
-    # It reads below the folder whose metadata were read.
-    storage = storage_class.__new__(storage_class)
-    storage._opened = folder
+    opening = _opening.set(folder)
     try:
-        storage_class.__init__(
-            storage,
+        storage = get_minari_storage(metadata["data_format"])(
             data_path,
             spaces["observation_space"],
             spaces["action_space"],
             jpeg_encoding=bool(metadata.get("jpeg_encoding", _encoded_always(metadata))),
         )
         storage.check_version()
+        is_other = folder is not None and not storage.is_of(folder)
     except DatasetNotFoundError:
         now = _folder(data_path)
         if folder is None or now is None or now.identity == folder.identity:
             raise
-        return opened(data_path, trusted_modules)  # a download replaced it meanwhile
+        is_other = True
+    finally:
+        _opening.reset(opening)
+    if is_other:  # a download replaced it meanwhile
+        return opened(data_path, trusted_modules)
     return storage, metadata
 
 

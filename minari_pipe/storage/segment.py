@@ -153,6 +153,13 @@ class Segment:
             self, first=first, attributes=AttributeTable(numbers, self.attributes.others)
         )
 
+    def ordered(self, leaves: tuple[Leaf, ...]) -> Segment:
+        """Return the same episodes with the same leaves in another order."""
+        if leaves == self.leaves:
+            return self
+        arrays = dict(zip(self.leaves, self.arrays, strict=True))
+        return replace(self, leaves=leaves, arrays=tuple(arrays[leaf] for leaf in leaves))
+
     def columns(self, place: int) -> Columns:
         """Return the columns of one episode as views; ``infos`` is present only if it has a leaf.
 
@@ -170,6 +177,8 @@ class Segment:
             for leaf, array in zip(self.leaves, self.arrays, strict=True)
             if leaf.path[0] == name
         ]
+        if not found:
+            raise KeyError(name)
         if not any(isinstance(array, ScatteredRows) for array in self.arrays):
             return [self._tree(found)[name]]
         rows = [

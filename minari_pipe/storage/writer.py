@@ -434,7 +434,10 @@ class _Adding:
         _, columns = self._columns(buffer, first, continues=False)
         found = structure(columns)
         if found is not None and set(found) == set(segment.leaves):
-            self._write(segment.numbered(first))
+            # keys in the order of the space, and of the first infos: Minari compares types of Arrow
+            if set(found) != set(self._joiner.leaves):
+                self._joiner.begin(columns, found)
+            self._write(segment.numbered(first).ordered(self._joiner.leaves))
             return
         self._take_each(
             [

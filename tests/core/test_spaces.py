@@ -210,6 +210,17 @@ def test_a_space_that_is_read_twice_is_two_spaces(space) -> None:
     assert second._np_random is None
 
 
+def test_a_reader_of_another_package_is_asked_each_time(monkeypatch) -> None:
+    count = iter(range(1, 9))
+    readers = {**deserialize_space.registry, "Discrete": lambda form: spaces.Discrete(next(count))}
+    text = serialize_space(spaces.Discrete(7))
+    assert deserialize_space(text) == spaces.Discrete(7)
+    monkeypatch.setattr(deserialize_space, "registry", readers)
+    assert [deserialize_space(text).n for _ in range(3)] == [1, 2, 3]
+    monkeypatch.undo()
+    assert deserialize_space(text) == spaces.Discrete(7)
+
+
 def test_other_packages_can_register_their_spaces() -> None:
     @serialize_space.register(Angle)
     def _(space: Angle, to_string: bool = True):

@@ -224,6 +224,20 @@ def test_a_dataset_that_is_replaced_while_it_is_opened_is_the_new_one(
     assert len(list(storage.get_episodes(range(storage.total_episodes)))) == 2
 
 
+@pytest.mark.parametrize("kind", ["own __new__", "a function"])
+def test_a_storage_may_be_made_in_any_way(tmp_path: Path, kind: str, monkeypatch) -> None:
+    storage = MinariStorage.new(tmp_path / "data", INDEX, spaces.Discrete(2))
+    storage.update_episodes([episode(0)])
+
+    class Own(type(storage)):
+        def __new__(cls, data_path, *arguments, **keywords):
+            return super().__new__(cls)
+
+    made = Own if kind == "own __new__" else lambda *given, **keywords: Own(*given, **keywords)
+    monkeypatch.setattr("minari_pipe.storage.reading.get_minari_storage", lambda _: made)
+    assert MinariStorage.read(tmp_path / "data").total_episodes == 1
+
+
 def test_environments_are_recovered(dataset: MinariDataset) -> None:
     env = dataset.recover_environment(render_mode="rgb_array")
     assert env.spec.id == "CartPole-v1"

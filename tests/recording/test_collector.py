@@ -1107,3 +1107,51 @@ def test_the_version_that_minari_0_4_took_is_judged_only() -> None:
         dataset = collector.create_dataset("aa/b-v0", minari_version="~=0.4.0")
     assert (dataset.minari_version, caught[0].filename) == ("0.5.4", __file__)
     collector.close()
+
+
+class Ordered(gym.Env):
+    """Observations of one space, whose keys have any order, and infos of any order."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, keys: str) -> None:
+        parts = {"a": spaces.Discrete(9), "b": spaces.Box(0, 1, (2,))}
+        self.observation_space = spaces.Dict([(key, parts[key]) for key in keys])
+        self.infos = ["xy"]
+
+    def _made(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = {"x": 0.5, "y": np.float32(self.t)}
+        observation = {"a": self.t, "b": np.full(2, 0.5, np.float32)}
+        return observation, {key: values[key] for key in self.infos[0]}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._made()
+
+    def step(self, action):
+        self.t += 1
+        observation, info = self._made()
+        return observation, 1.0, self.t == 3, False, info
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", "parquet"])
+def test_real_minari_reads_episodes_whose_keys_came_in_another_order(data_format) -> None:
+    def collected(env: Ordered, *orders: str) -> DataCollector:
+        collector = DataCollector(env, record_infos=True, data_format=data_format)
+        for order in orders:
+            env.infos = [order]
+            for seed in range(3):
+                collector.reset(seed=seed)
+                for _ in range(3):
+                    collector.step(1)
+        return collector
+
+    dataset = collected(Ordered("ab"), "xy", "yx", "xy").create_dataset("test/ordered-v0")
+    collected(Ordered("ba"), "xy").add_to_dataset(dataset)
+    expected = dataset.iterate_episodes([0, 4, 8, 11])
+    read = minari.load_dataset if data_format != "parquet" else load_dataset
+    found = read("test/ordered-v0").iterate_episodes([0, 4, 8, 11])
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one.observations, other.observations)
+        assert_same(one.infos, other.infos)

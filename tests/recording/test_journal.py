@@ -168,6 +168,17 @@ def test_short_episodes_of_one_structure_are_one_segment() -> None:
     assert len(segment) == 20
 
 
+def test_a_long_episode_is_no_part_of_a_segment() -> None:
+    journal = Journal(HEAD)
+    for number, steps in enumerate([3, 4, 20_000, 20_001, 5, 6]):
+        rows = np.arange(steps + 1.0)
+        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+    found = [(type(part), len(part)) for part in journal.segments()]
+    journal.clear()
+    long = [(EpisodeBuffer, 20_000), (EpisodeBuffer, 20_001)]
+    assert found == [(Segment, 2), *long, (Segment, 2)]
+
+
 def test_a_damaged_record_is_reported_after_the_segment_before_it() -> None:
     journal = Journal(HEAD)
     for number in range(20):

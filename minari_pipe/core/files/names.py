@@ -16,6 +16,8 @@ _SETTINGS_FOLDERS = frozenset({".git", "git~1", ".dvc"})
 #: names that need no closer look, as a dataset may have millions of files
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _PLAIN_DATA = re.compile(rf"data(/{_PLAIN.pattern})+")
+#: longer ones are looked at without a regular expression, which takes 100 bytes for each character
+_MOST_PLAIN = 1000
 _FOLDERS = ("data", "policies", "card")
 #: Largest number of nested folders; the files of a dataset lie in three at most.
 _DEEPEST = 20
@@ -31,7 +33,7 @@ def is_file_name(name: str) -> bool:
         >>> [is_file_name(name) for name in ("main_data.hdf5", "..", ".git", ".GIT.")]
         [True, False, False, False]
     """
-    if _PLAIN.fullmatch(name):
+    if len(name) <= _MOST_PLAIN and _PLAIN.fullmatch(name):
         return True
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     read = visible.casefold().partition(":")[0].rstrip(" .")
@@ -45,7 +47,7 @@ def is_plain_path(name: str) -> bool:
         >>> is_plain_path("data/0/metadata.json"), is_plain_path("data/.git/config")
         (True, False)
     """
-    return _PLAIN_DATA.fullmatch(name) is not None
+    return len(name) <= _MOST_PLAIN and _PLAIN_DATA.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:

@@ -144,7 +144,9 @@ class JournalReader:
         joiner, size = None, 0
         for record in self._checked_records(limit):
             is_alike = bool(run) and record.header is run[0].header
-            if not is_alike or size >= _RUN_BYTES or len(run) == MOST_EPISODES:
+            # a long one is handed over alone, to be written without a copy
+            is_long = len(record.body) >= APART_BYTES
+            if not is_alike or is_long or size >= _RUN_BYTES or len(run) == MOST_EPISODES:
                 yield from self._joined(joiner, run)
                 if self.damage is not None:
                     return
@@ -152,8 +154,7 @@ class JournalReader:
                     joiner = RecordJoiner(record.header)
                 run, size = [], 0
             run.append(record)
-            # a long one is written without a copy, so it is handed over at once
-            size += _RUN_BYTES if len(record.body) >= APART_BYTES else len(record.body)
+            size += _RUN_BYTES if is_long else len(record.body)
         yield from self._joined(joiner, run)
 
     def _joined(

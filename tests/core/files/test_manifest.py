@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from minari_pipe.cli import app
 from minari_pipe.core.files import atomic, manifest
 from minari_pipe.core.files.checksums import Pieces, entry_of
 from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
+from minari_pipe.core.files.names import is_file_name, is_plain_path
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -844,3 +846,15 @@ def test_metadata_without_a_total_are_described_by_none(key: str) -> None:
     for other in ({}, {key: "x"}, {key: None}):
         with pytest.raises(InvalidMetadataError, match=f"{key}.*expected a whole number"):
             describe(data.parent, {k: v for k, v in metadata.items() if k != key} | other)
+
+
+def test_a_long_name_in_a_manifest_takes_no_more_memory_than_its_text() -> None:
+    deep = "data" + "/a" * 1_000_000
+    tracemalloc.start()
+    try:
+        assert not is_plain_path(deep)
+        assert not is_plain_path("data/" + ".a" * 1_000_000)
+        assert is_file_name("a.a" * 1_000)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
