@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -204,6 +206,15 @@ def folder(dataset_id: str) -> Path:
 def remove(dataset_id: str) -> None:
     """Remove a dataset if there is one."""
     shutil.rmtree(folder(dataset_id), ignore_errors=True)
+
+
+def printed_by(module: str, *arguments: object) -> str:
+    """Run a module in a process of its own, and return what it prints."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    return done.stdout
 
 
 def size_of(path: Path) -> int:

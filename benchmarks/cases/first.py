@@ -6,7 +6,6 @@ seconds of the processor and of the clock. Imports come before.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -31,14 +30,10 @@ def cases() -> Iterator[Case]:
 
 def _first(shape: Shape) -> Sides:
     def side(name: str) -> Side:
-        module = "benchmarks.cases.first"
-        command = [sys.executable, "-m", module, name, str(shape.episodes), str(shape.steps)]
+        given = ("benchmarks.cases.first", name, shape.episodes, shape.steps)
 
         def run() -> Seconds:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-            return Seconds(*map(float, done.stdout.split()))
+            return Seconds(*map(float, work.printed_by(*given).split()))
 
         return Side(run, before=lambda: None)  # once for each measurement
 

@@ -6,7 +6,6 @@ the megabytes by which the process grew at most.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -39,16 +38,8 @@ def cases() -> Iterator[Case]:
 
 def _peak(data_format: str, steps: int, length: int) -> Sides:
     def side(library: str) -> Side:
-        module = "benchmarks.cases.memory"
-        command = [sys.executable, "-m", module, library, data_format, str(steps), str(length)]
-
-        def run() -> float:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-            return float(done.stdout)
-
-        return Side(run)
+        given = ("benchmarks.cases.memory", library, data_format, steps, length)
+        return Side(lambda: float(work.printed_by(*given)))
 
     if not _STATUS.exists():
         reason = f"there is no {_STATUS} to read the peak from"

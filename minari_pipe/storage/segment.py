@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -172,24 +171,13 @@ class Segment:
 
     def parts(self, name: str) -> list[Any]:
         """Return a column as one part for all episodes, or one per episode if scattered."""
-        found = [
-            (leaf, array)
-            for leaf, array in zip(self.leaves, self.arrays, strict=True)
-            if leaf.path[0] == name
-        ]
-        if not found:
-            raise KeyError(name)
+        chosen = [pair for pair in enumerate(self.leaves) if pair[1].path[0] == name]
         if not any(isinstance(array, ScatteredRows) for array in self.arrays):
-            return [self._tree(found)[name]]
-        rows = [
-            array.rows if isinstance(array, ScatteredRows) else self._split(array, leaf.more)
-            for leaf, array in found
+            return [self._tree((leaf, self.arrays[which]) for which, leaf in chosen)[name]]
+        return [
+            self._tree((leaf, self._rows(which, place)) for which, leaf in chosen)[name]
+            for place in range(len(self))
         ]
-        leaves = [leaf for leaf, _ in found]
-        return [self._tree(zip(leaves, one, strict=True))[name] for one in zip(*rows, strict=True)]
-
-    def _split(self, array: npt.NDArray[Any], more: int) -> list[npt.NDArray[Any]]:
-        return [array[begin:end] for begin, end in pairwise(self.bounds(more))]
 
     def pairs(self) -> list[tuple[Leaf, npt.NDArray[Any]]]:
         """Return the leaves with their rows, which must not be scattered; see :meth:`each`."""

@@ -157,11 +157,15 @@ def without(attributes: dict[str, Any], others: Collection[str]) -> dict[str, An
     return {name: value for name, value in attributes.items() if name not in others}
 
 
+def plain(number: int, steps: int) -> EpisodeBuffer:
+    rows = np.arange(steps + 1.0)
+    return EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {})
+
+
 def test_short_episodes_of_one_structure_are_one_segment() -> None:
     journal = Journal(HEAD)
     for number in range(20):
-        rows = np.arange(number + 2.0)
-        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+        journal.append(plain(number, number + 1))
     (segment,) = journal.segments()
     journal.clear()
     assert isinstance(segment, Segment)
@@ -171,8 +175,7 @@ def test_short_episodes_of_one_structure_are_one_segment() -> None:
 def test_a_long_episode_is_no_part_of_a_segment() -> None:
     journal = Journal(HEAD)
     for number, steps in enumerate([3, 4, 20_000, 20_001, 5, 6]):
-        rows = np.arange(steps + 1.0)
-        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+        journal.append(plain(number, steps))
     found = [(type(part), len(part)) for part in journal.segments()]
     journal.clear()
     long = [(EpisodeBuffer, 20_000), (EpisodeBuffer, 20_001)]
@@ -182,8 +185,7 @@ def test_a_long_episode_is_no_part_of_a_segment() -> None:
 def test_a_damaged_record_is_reported_after_the_segment_before_it() -> None:
     journal = Journal(HEAD)
     for number in range(20):
-        rows = np.arange(number + 2.0)
-        journal.append(EpisodeBuffer(number, number, None, rows, rows[1:], *[rows[1:]] * 3, {}))
+        journal.append(plain(number, number + 1))
     assert journal.path is not None
     data = bytearray(journal.path.read_bytes())
     data[-3] ^= 1

@@ -202,13 +202,8 @@ def is_entry(entry: Any) -> bool:
         >>> is_entry(entry_of_bytes([b"a"])), is_entry({"size": 1})
         (True, False)
     """
-    if not _has_size(entry):
+    if not _has_size(entry) or not _is_digest(_DIGEST, entry.get("xxh3_128")):
         return False
-    digest = entry.get("xxh3_128")
-    if type(digest) is not str or _DIGEST.fullmatch(digest) is None:
-        return False
-    if len(entry) == 2 and entry["size"] <= PIECE:  # a dataset may have millions of small files
-        return True
     if "sha256" in entry and not _is_digest(_SHA256, entry["sha256"]):
         return False
     if "room" in entry and not _has_room(entry):
@@ -223,7 +218,7 @@ def is_entry(entry: Any) -> bool:
     digits = "".join(pieces)  # one by one, 100 GB of data would take 100 ms
     if _DIGITS.fullmatch(digits) is None:
         return False
-    return _xxh3_128(bytes.fromhex(digits)).hex() == digest
+    return _xxh3_128(bytes.fromhex(digits)).hex() == entry["xxh3_128"]
 
 
 def is_old_entry(entry: Any) -> bool:
@@ -285,7 +280,7 @@ def ends_with_zeros(
 
 
 def _has_size(entry: Any) -> bool:
-    size = entry.get("size") if type(entry) is dict else None
+    size = entry.get("size") if isinstance(entry, dict) else None
     return type(size) is int and 0 <= size < 2**63
 
 

@@ -161,8 +161,9 @@ class JournalReader:
         self, joiner: RecordJoiner | None, run: list[_EpisodeRecord]
     ) -> Iterator[EpisodeBuffer | Segment]:
         segment = None
-        if joiner is not None and len(run) > 1:
-            segment = joiner.segment([one.prefix for one in run], [one.body for one in run])
+        if joiner is not None and len(run) > 1 and (first := self._decoded(run[0])):
+            prefixes, bodies = [one.prefix for one in run], [one.body for one in run]
+            segment = joiner.segment(prefixes, bodies, first.metadata)
         if segment is not None:
             run.clear()
             yield segment

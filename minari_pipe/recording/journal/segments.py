@@ -28,17 +28,19 @@ class RecordJoiner:
         if header["options"] is None and header["seed"] in (None, ["seed"]):
             self._has_seeds = header["seed"] is not None
             with suppress(TypeError, ValueError):
-                self._metadata = _constant(header["metadata"])
                 self._leaves = tuple(
                     leaf for name in EPISODE_COLUMNS for leaf in _leaves(header[name], (name,))
                 )
 
-    def segment(self, records: Sequence[Record], bodies: Sequence[Body]) -> Segment | None:
+    def segment(
+        self, records: Sequence[Record], bodies: Sequence[Body], metadata: Mapping[str, Any]
+    ) -> Segment | None:
         """Return episodes as a segment from number 0 on, or None if they cannot be joined.
 
         Args:
             records: their prefixes, at least one.
             bodies: their bodies, whose checksums were compared.
+            metadata: what all of them have, as the header holds it.
         """
         if self._leaves is None:
             return None
@@ -58,11 +60,11 @@ class RecordJoiner:
                 rewards = rows
             arrays.append(rows)
             begins += sizes + (-sizes & 7)
-        if rewards is None or not steps.all():
+        if rewards is None or not steps.all() or begins.tolist() != [*map(len, bodies)]:
             return None
         count = len(records)
         seeds = [record.seed if self._has_seeds else None for record in records]
-        others = [None] * count, [self._metadata] * count
+        others = [None] * count, [metadata] * count
         table = attribute_table(seeds, *others, 0, steps, rewards)
         return Segment(0, steps, self._leaves, tuple(arrays), table)
 
@@ -85,16 +87,3 @@ def _leaves(form: Any, path: Path) -> Iterator[Leaf]:
             yield from _leaves(part, (*path, key))
     else:
         raise ValueError(f"no segment holds a {kind}")
-
-
-def _constant(form: Any) -> Any:
-    """Return a value that is in the header as a whole."""
-    if not isinstance(form, list):
-        return form
-    kind, parts = form
-    if kind == "dict":
-        return {key: _constant(part) for key, part in parts}
-    if kind in ("list", "tuple"):
-        values = [_constant(part) for part in parts]
-        return values if kind == "list" else tuple(values)
-    raise ValueError(f"a {kind} is not in the header")
