@@ -144,6 +144,7 @@ def test_the_library_s_block_runs(doors) -> None:
     assert [len(names[part]) for part in ("good", "train", "test")] == [9, 8, 1]
     assert names["batch"].observations.shape == (64, 20)
     assert names["dataset"].normalized_scores()[0] == 1.0
+    assert names["stats"]["count"].tolist() == [sum(len(e) + 1 for e in names["train"])]
 
 
 @pytest.mark.filterwarnings("ignore:.*is set to None:UserWarning")

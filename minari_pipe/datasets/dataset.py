@@ -24,9 +24,16 @@ from minari_pipe.datasets.bounds import SpaceChecker
 from minari_pipe.datasets.copying import copy_without
 from minari_pipe.datasets.description import DatasetDescription
 from minari_pipe.datasets.episodes_table import EpisodeTable, returns, select
-from minari_pipe.datasets.indices import check_count, checked_indices, steps_of, whole_index
+from minari_pipe.datasets.indices import (
+    check_count,
+    checked_indices,
+    positions_of,
+    total_steps,
+    whole_index,
+)
 from minari_pipe.datasets.legacy_buffers import as_buffers
 from minari_pipe.datasets.spec import MinariDatasetSpec
+from minari_pipe.datasets.statistics import Columns
 from minari_pipe.errors import ConfigError, CorruptDatasetError, UnsupportedVersionError
 from minari_pipe.storage.base import MinariStorage, PathLike, opened
 
@@ -407,6 +414,21 @@ class MinariDataset(DatasetDescription):
         """
         return get_normalized_score(self, self.returns())
 
+    @property
+    def stats(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """The statistics of this view's columns, with which a trainer normalizes them.
+
+        Computed on each access: ``count``, ``min``, ``max``, ``mean``, ``std`` and the quantiles
+        of each element, by names such as ``observations/desired_goal``. For shapes and
+        definitions see :func:`minari_pipe.datasets.statistics.statistics_of`.
+
+        Example:
+            >>> from minari_pipe.datasets.examples import step_index_dataset
+            >>> step_index_dataset(lengths=(2, 3)).stats["rewards"]["q50"]
+            array([2.])
+        """
+        return Columns(self.storage, self.episode_indices).statistics()
+
     def iterate_episodes(
         self, episode_indices: Iterable[int] | None = None, *, copy: bool | None = None
     ) -> Iterator[EpisodeData]:
@@ -527,25 +549,12 @@ class MinariDataset(DatasetDescription):
         """
         if isinstance(idx, slice):
             return self._part(self.episode_indices[idx])
-        positions = np.asarray(idx)
-        if positions.dtype.kind not in "iu" and not (
-            positions.dtype.kind == "b" and positions.ndim
-        ):
-            if positions.size or not positions.ndim:
-                raise TypeError(
-                    "an index must be a whole number, a slice, or an array of whole numbers or "
-                    f"booleans; got {idx!r}"
-                )
-            positions = positions.astype(np.int_)
-        if positions.ndim > 1:
-            raise IndexError(f"an index must have one axis, got shape {positions.shape}")
+        positions = positions_of(idx)
         try:
             chosen = self.episode_indices[positions]
         except IndexError as error:
             raise IndexError(f"{self!r}: {error}") from None
-        if positions.ndim:
-            return self._part(chosen)
-        return next(self.iterate_episodes([chosen]))
+        return self._part(chosen) if chosen.ndim else next(self.iterate_episodes([chosen]))
 
     def __len__(self) -> int:
         return self.total_episodes
@@ -562,13 +571,7 @@ class MinariDataset(DatasetDescription):
     def total_steps(self) -> int:
         """Number of steps of this view."""
         if self._total_steps is None:
-            table = self.storage.get_attribute_table(self.episode_indices, ["total_steps"])
-            steps = table.numbers.get("total_steps") if table is not None else None
-            if steps is not None and steps.dtype.kind in "iu":
-                self._total_steps = int(steps.sum())
-                return self._total_steps
-            attributes = self.storage.get_episode_metadata(self.episode_indices)
-            self._total_steps = sum(steps_of(episode, self.storage) for episode in attributes)
+            self._total_steps = total_steps(self.storage, self.episode_indices)
         return int(self._total_steps)
 
     @property

@@ -46,6 +46,49 @@ def steps_of(attributes: Mapping[str, Any], storage: MinariStorage) -> int:
         ) from None
 
 
+def total_steps(storage: MinariStorage, episode_indices: npt.NDArray[np.int_]) -> int:
+    """Return the number of steps of some episodes, as their attributes say.
+
+    Raises:
+        CorruptDatasetError: one has no valid number.
+
+    Example:
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> total_steps(step_index_dataset(lengths=(2, 3)).storage, np.array([1]))
+        3
+    """
+    table = storage.get_attribute_table(episode_indices, ["total_steps"])
+    steps = table.numbers.get("total_steps") if table is not None else None
+    if steps is not None and steps.dtype.kind in "iu":
+        return int(steps.sum())
+    attributes = storage.get_episode_metadata(episode_indices)
+    return sum(steps_of(episode, storage) for episode in attributes)
+
+
+def positions_of(index: Any) -> npt.NDArray[Any]:
+    """Return what a dataset is indexed with as an array: a number, positions, or a mask.
+
+    Raises:
+        IndexError: it has more than one axis.
+        TypeError: it is none of these.
+
+    Example:
+        >>> positions_of([True, False]), positions_of(3).ndim
+        (array([ True, False]), 0)
+    """
+    positions = np.asarray(index)
+    if positions.dtype.kind not in "iu" and not (positions.dtype.kind == "b" and positions.ndim):
+        if positions.size or not positions.ndim:
+            raise TypeError(
+                "an index must be a whole number, a slice, or an array of whole numbers or "
+                f"booleans; got {index!r}"
+            )
+        positions = positions.astype(np.int_)
+    if positions.ndim > 1:
+        raise IndexError(f"an index must have one axis, got shape {positions.shape}")
+    return positions
+
+
 def whole_index(index: Any) -> int:
     """Return an episode index as ``int``; raise TypeError if it is not a whole number."""
     if type(index) is int:

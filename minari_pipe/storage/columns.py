@@ -103,7 +103,7 @@ def check_space_names(observation_space: gym.Space[Any], action_space: gym.Space
         UnsupportedSpaceError: a key is invalid or clashes; the message names it.
     """
     for root, space in (("observations", observation_space), ("actions", action_space)):
-        name = clashing_name(map(_layout_name, _ends(space, (root,))))
+        name = clashing_name(map(layout_name, _ends(space, (root,))))
         if name is not None:
             raise UnsupportedSpaceError(f"{_clash(name)}; rename a key of {space}")
 
@@ -127,12 +127,18 @@ def _ends(space: gym.Space[Any], path: Path) -> Iterator[Path]:
 
 
 def _refuse_clashes(columns: Columns) -> None:
-    name = clashing_name(_layout_name(path) for path, _ in leaves(columns))
+    name = clashing_name(layout_name(path) for path, _ in leaves(columns))
     if name is not None:
         raise InvalidEpisodeError(_clash(name))
 
 
-def _layout_name(path: Path) -> str:
+def layout_name(path: Path) -> str:
+    """Return the name of a leaf in the layout of the standard.
+
+    Example:
+        >>> layout_name(("observations", "arm", 0))
+        'observations/arm/_index_0'
+    """
     return "/".join(part if isinstance(part, str) else f"_index_{part}" for part in path)
 
 
