@@ -21,6 +21,8 @@ COMMANDS = (
     "download",
     "upload",
     "validate",
+    "card",
+    "report",
     "delete",
     "combine",
     "split",

@@ -161,7 +161,8 @@ def test_the_vector_environments_of_the_readme_give_every_episode_a_seed():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_the_commands_of_the_library_run(doors, own_home) -> None:
+def test_the_commands_of_the_library_run(doors, own_home, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for line in block("console", "$ minari-pipe list").splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True)
         assert words.pop(0) == "minari-pipe"

@@ -97,13 +97,14 @@ def _is_json(spec: Any) -> bool:
     return True
 
 
-def recover(subject: Subject, spec: str) -> gym.Env:
+def recover(subject: Subject, spec: str, *, render_mode: str | None = None) -> gym.Env:
     """Make the environment of a spec, trusting only the modules of ``subject.options``.
 
     No window is opened, even if the recording had one, so that validation runs without a display.
     """
     recorded = json.loads(spec).get("kwargs") or {}
-    windowless = {"render_mode": None} if recorded.get("render_mode") == "human" else {}
+    has_window = recorded.get("render_mode") == "human"
+    windowless = {"render_mode": render_mode} if render_mode or has_window else {}
     return environments.recover(spec, trusted_modules=subject.options.trusted_modules, **windowless)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from minari_pipe._version import __version__
+from minari_pipe.cli.cards import card, report
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, compact, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
@@ -93,6 +94,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "download": download,
     "upload": upload,
     "validate": validate,
+    "card": card,
+    "report": report,
     "delete": delete,
     "combine": combine,
     "split": split,

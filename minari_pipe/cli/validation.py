@@ -74,7 +74,7 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a dataset: shapes, values, flags, metadata, files against the manifest, replay."""
-    name, data_path = _found(dataset)
+    name, data_path = found_dataset(dataset)
     skipped = (*skip, *(() if replay else ("replay",)))
     options = Options(
         trusted_modules=tuple(trust_module),
@@ -103,8 +103,15 @@ def validate(
         )
 
 
-def _found(dataset: str) -> tuple[str, Path]:
-    """Return the name of the dataset, and the folder or file of its data."""
+def found_dataset(dataset: str) -> tuple[str, Path]:
+    """Return the name of a dataset, and the folder or file of its data.
+
+    Args:
+        dataset: its id, its folder or its file.
+
+    Raises:
+        DatasetNotFoundError: there is none.
+    """
     try:
         loaded = load_dataset(dataset)  # first: a folder of that name may be a stranger's
         return loaded.id, loaded.storage.data_path

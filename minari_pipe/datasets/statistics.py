@@ -12,7 +12,7 @@ where ``k`` is a prime, so that it does not follow the length of the episodes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,6 +51,7 @@ _PART_VALUES = 2**20
 _STATISTICS = ("count", "min", "max", "mean", "std", *QUANTILES)
 #: columns of numbers that statistics describe; flags are none
 _COLUMNS = ("observations", "actions", "rewards", "infos", "extras")
+FLAGS = ("terminations", "truncations")
 #: least height and width of a picture
 _PICTURE = 32
 
@@ -115,6 +116,25 @@ class Element:
         found = {"count": count, "min": low, "max": high, "mean": mean, "std": std}
         return {**found, **{name: self.quantile(share) for name, share in QUANTILES.items()}}
 
+    def histogram(self, bins: int) -> Ints:
+        """Return the numbers of values in bins of equal width from the least to the greatest."""
+        if not len(self):
+            return np.zeros(bins, np.int64)
+        low, high = float(self.values[0]), float(self.values[-1])
+        # not linspace over the difference, which may overflow
+        shares = np.arange(1, bins) / bins
+        ends = np.searchsorted(self.values, low * (1 - shares) + high * shares, side="left")
+        known = self._ends if self.counts is not None else np.arange(1, len(self.values) + 1)
+        below = np.where(ends > 0, known[ends - 1], 0)
+        return np.diff(below, prepend=0, append=len(self))
+
+    def share_of(self, value: float) -> float:
+        """Return the share of the values that are equal to ``value``."""
+        first = int(np.searchsorted(self.values, value, side="left"))
+        end = int(np.searchsorted(self.values, value, side="right"))
+        count = end - first if self.counts is None else int(self.counts[first:end].sum())
+        return count / max(len(self), 1)
+
 
 def _moments(values: Floats, counts: Ints | None) -> tuple[float, float, float, float, float]:
     if not len(values):
@@ -127,6 +147,31 @@ def _moments(values: Floats, counts: Ints | None) -> tuple[float, float, float, 
     return float(count), float(values[0]), float(values[-1]), mean, math.sqrt(squares / count)
 
 
+def parts(
+    storage: MinariStorage, episode_indices: Iterable[int]
+) -> Iterator[tuple[Ints, dict[Path, Any]]]:
+    """Yield episodes, some at a time: the steps of each, and the rows of all by leaf.
+
+    Args:
+        storage: holds the episodes.
+        episode_indices: the episodes.
+
+    Example:
+        >>> from minari_pipe.datasets.examples import step_index_dataset
+        >>> ((steps, rows),) = parts(step_index_dataset(lengths=(2, 3)).storage, [1])
+        >>> steps, rows["rewards",]
+        (array([3]), array([1., 2., 3.]))
+    """
+    for item in storage.get_segments(episode_indices):
+        if isinstance(item, Segment):
+            for one in item.each():
+                yield one.steps, {leaf.path: rows for leaf, rows in one.pairs()}
+        else:
+            tree = {name: getattr(item, name) for name in (*_COLUMNS, *FLAGS)}
+            known = {name: part for name, part in tree.items() if part is not None}
+            yield np.array([len(item.rewards)]), dict(leaves(known))
+
+
 @dataclass
 class Column:
     """A leaf of the episodes, over all of them.
@@ -135,12 +180,14 @@ class Column:
         path: names and indices on the way to the leaf.
         row: shape of a row; None for text, and if it differs between episodes.
         rows: number of rows.
+        dtype: NumPy's name of the type of the values, or ``str``; the first, if they differ.
         is_counted: the values are uint8 or bool.
     """
 
     path: Path
     row: tuple[int, ...] | None
     rows: int
+    dtype: str
     is_counted: bool
 
     @property
@@ -214,8 +261,10 @@ class Columns:
         self._storage = storage
         self._indices = [int(index) for index in episode_indices]
         self._found: dict[Path, Column] = {}
-        for path, rows in self._leaves():
-            self._count(path, rows)
+        for _, rows_of in parts(storage, self._indices):
+            for path, rows in rows_of.items():
+                if path[0] in _COLUMNS:
+                    self._count(path, rows)
 
     def __iter__(self) -> Iterator[Column]:
         """Yield the columns: observations, actions, rewards, infos and extras, each by name."""
@@ -228,7 +277,8 @@ class Columns:
         is_numbers = isinstance(first, np.ndarray) and first.dtype.kind in "biuf"
         row = first.shape[1:] if is_numbers else None
         counted = is_numbers and first.dtype in (np.uint8, np.bool_)
-        known = self._found.setdefault(path, Column(path, row, 0, counted))
+        dtype = first.dtype.name if is_numbers else "str"
+        known = self._found.setdefault(path, Column(path, row, 0, dtype, counted))
         known.rows += len(rows)
         known.is_counted &= counted
         if known.row != row:
@@ -263,42 +313,32 @@ class Columns:
         left = {column.path: column.rows for column, _, _ in group}
         for column, chosen, kept in group:
             wanted.setdefault(column.path, []).append((chosen, kept))
-        for path, rows in self._leaves():
-            if path not in wanted:
-                continue
-            left[path] -= len(rows)
-            if left[path] < 0:
-                break
-            for values in self._found[path].parts_of(rows):
-                for chosen, kept in wanted[path]:
-                    kept.add(values[:, chosen])
+        for _, rows_of in parts(self._storage, self._indices):
+            for path in wanted.keys() & rows_of.keys():
+                left[path] -= len(rows_of[path])
+                if left[path] < 0:
+                    raise self._changed()
+                for values in self._found[path].parts_of(rows_of[path]):
+                    for chosen, kept in wanted[path]:
+                        kept.add(values[:, chosen])
         if any(left.values()):
-            raise CorruptDatasetError(
-                f"{self._storage.data_path} changed while it was read; read it again"
-            )
+            raise self._changed()
         for _, chosen, kept in group:
             for place in range(chosen.stop - chosen.start):
                 yield kept.element(place)
 
-    def _leaves(self) -> Iterator[tuple[Path, Any]]:
-        """Yield the leaves of the columns, each with the rows of some episodes."""
-        for item in self._storage.get_segments(self._indices):
-            if not isinstance(item, Segment):
-                tree = {name: getattr(item, name) for name in _COLUMNS}
-                yield from leaves({name: part for name, part in tree.items() if part is not None})
-                continue
-            for one in item.each():
-                for leaf, rows in one.pairs():
-                    if leaf.path[0] in _COLUMNS:
-                        yield leaf.path, rows
+    def _changed(self) -> CorruptDatasetError:
+        return CorruptDatasetError(
+            f"{self._storage.data_path} changed while it was read; read it again"
+        )
 
     def statistics(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Return the statistics of all columns; see :func:`statistics_of`."""
-        return statistics_of(self, self.elements())
+        return statistics_of(self, (element.statistics() for element in self.elements()))
 
 
 def statistics_of(
-    columns: Iterable[Column], elements: Iterable[Element]
+    columns: Iterable[Column], elements: Iterable[Mapping[str, float]]
 ) -> dict[str, dict[str, npt.NDArray[Any]]]:
     """Return the statistics of columns, by name, each an array by the name of the statistic.
 
@@ -312,7 +352,7 @@ def statistics_of(
 
     Args:
         columns: the columns; those without a shape are left out.
-        elements: their elements, in the same order.
+        elements: the statistics of their elements, in the same order.
     """
     remaining = iter(elements)
     found = {}
@@ -323,7 +363,7 @@ def statistics_of(
             name: np.empty(column.elements) for name in _STATISTICS
         }
         for place in range(column.elements):
-            for name, value in next(remaining).statistics().items():
+            for name, value in next(remaining).items():
                 made[name][place] = value
         counts = made.pop("count").astype(np.int64)
         shape = column.shape or (1,)

@@ -15,8 +15,13 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import check_size, holds_other, transaction
 from minari_pipe.core.files.checksums import entry_of, entry_of_bytes, size_of
 from minari_pipe.core.files.links import OpenedFolder, files_below, opener
-from minari_pipe.core.files.manifest import write_manifest
-from minari_pipe.core.files.manifest_update import known_manifest, sizes_named, stage_manifest
+from minari_pipe.core.files.manifest import CARD, write_manifest
+from minari_pipe.core.files.manifest_update import (
+    known_manifest,
+    remove_card,
+    sizes_named,
+    stage_manifest,
+)
 from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import DatasetNotFoundError
 from minari_pipe.storage.base import METADATA_FILE_NAME, Change, MinariStorage
@@ -159,6 +164,8 @@ class DirectoryStorage(MinariStorage):
             entries[METADATA_FILE_NAME] = _write_metadata(stage, metadata, sizes)
             if self._manifest is not None:
                 stage_manifest(self.data_path, stage, metadata, entries, self._manifest)
+        if self._manifest is not None and (card := self._manifest.get(CARD)):
+            remove_card(self.data_path.parent, card)
         if change.has_episodes:
             self._wrote(change.writer)
 

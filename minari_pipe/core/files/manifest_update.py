@@ -10,7 +10,8 @@ first one and those from the root group on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from minari_pipe.core.files.atomic import MANIFEST, sha256_file, staged_manifest
 from minari_pipe.core.files.checksums import entry_of, pieces_of, size_of, some_piece_differs
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.files.manifest import (
+    CARD,
     FORMAT,
     TOTALS,
     compose,
@@ -84,7 +86,7 @@ def stage_manifest(
         new = {name: entry_of(stage / name) for name in files_below(stage) if name not in entries}
         new |= {name: dict(entry) for name, entry in entries.items()}
         _refuse_damage(data, content, {f"data/{name}": entry for name, entry in new.items()})
-        files = {"data": dict(sorted((content["data"] | new).items()))}
+        files = {"data": dict(sorted((content["data"] | new).items())), CARD: {}}
     else:
         new = {
             f"data/{name}": {
@@ -98,6 +100,24 @@ def stage_manifest(
     changed = {**content, **files, **{key: metadata[key] for key in TOTALS}}
     changed.pop("content_sha256", None)
     dump(changed, staged_manifest(stage))
+
+
+def remove_card(dataset: Path, names: Iterable[str]) -> None:
+    """Remove the card of a dataset that has changed; other files in its folder stay.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        names: its files, as the manifest before the change has them.
+    """
+    folder = dataset / CARD
+    content = readable_manifest(dataset)
+    if content is None or content.get(CARD) or folder.is_symlink():
+        return
+    with suppress(OSError):  # the folder is not empty, or somebody else removes it too
+        for name in names:
+            if "/" not in name:  # else a part of it may be a link
+                (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def pieces_named(

@@ -19,14 +19,14 @@ metadata of all of them; a published version does not change.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from minari_pipe.core.dataset_id import dataset_id_sort_key
 from minari_pipe.core.json_object import json_object
+from minari_pipe.datasets.cards.words import count, file_size, is_number, markdown
 
 BEGIN = "<!-- minari_pipe:begin (each upload writes the lines from here to minari_pipe:end) -->"
 END = "<!-- minari_pipe:end -->"
@@ -41,18 +41,6 @@ _HEAD = (
     "| Dataset | Environment | Episodes | Steps | Size | Return, random to expert |",
     "|:--|:--|--:|--:|--:|--:|",
 )
-_LONGEST = 1000  # characters of a description
-_GREATEST = 1e15  # largest number to show
-
-#: Characters that open or close Markdown; a single underscore within a word does not.
-_MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
-#: Characters that make the text that they begin a heading, a list or a rule.
-_BEGINNING = re.compile(r"^[#+=-]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
-#: Words that the Hub turns into links by itself.
-_ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
-#: Invisible characters that scripts and emojis need.
-_JOINERS = "\u200c\u200d"
-
 #: For each dataset of a card, its row of the table, and its line below the table.
 Listing = dict[str, list[str]]
 
@@ -103,22 +91,22 @@ def described(
         address: URL of the page that shows its files.
     """
     in_megabytes = metadata.get("dataset_size")
-    if size is None and _is_number(in_megabytes):
+    if size is None and is_number(in_megabytes):
         size = round(in_megabytes * 1e6)
     cells = (
         f"[`{dataset_id}`]({address})",
-        _text(_environment(metadata)),
-        _count(metadata.get("total_episodes")),
-        _count(metadata.get("total_steps")),
-        "" if size is None else _bytes(size),
+        markdown(_environment(metadata)),
+        count(metadata.get("total_episodes")),
+        count(metadata.get("total_steps")),
+        "" if size is None else file_size(size),
         _scores(metadata),
     )
     row = "| " + " | ".join(cells) + " |"
-    text = _text(metadata.get("description")) or "no description."
+    text = markdown(metadata.get("description")) or "no description."
     made = [
         f"{label} {value}"
         for label, key in (("algorithm:", "algorithm_name"), ("by", "author"))
-        if (value := _text(metadata.get(key)))
+        if (value := markdown(metadata.get(key)))
     ]
     ending = f" *({', '.join(made)})*" if made else ""
     return {dataset_id: [row, f"- **`{dataset_id}`**: {text}{ending}"]}
@@ -135,7 +123,7 @@ def with_datasets(card: str, address: str, datasets: Listing, description: objec
     """
     ids = sorted(datasets, key=dataset_id_sort_key)
     lines = [BEGIN, ""]
-    if text := _text(description):
+    if text := markdown(description):
         lines += [text, ""]
     lines += [
         "Offline reinforcement learning datasets in the [Minari](https://minari.farama.org) "
@@ -189,60 +177,8 @@ def _environment(metadata: Mapping[str, Any]) -> str:
     return env_id if isinstance(env_id, str) else ""
 
 
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and _is_number(value) else ""
-
-
 def _scores(metadata: Mapping[str, Any]) -> str:
     ends = [metadata.get(key) for key in ("ref_min_score", "ref_max_score")]
-    if not all(map(_is_number, ends)):
+    if not all(map(is_number, ends)):
         return ""
     return " to ".join(f"{end:,.2f}".replace("-", "\N{MINUS SIGN}") for end in ends)
-
-
-def _bytes(size: float) -> str:
-    """Return a size in decimal units, with at least two significant digits.
-
-    Example:
-        >>> _bytes(999), _bytes(2345), _bytes(71234567)
-        ('999 B', '2.3 kB', '71 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 9.95 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"
-
-
-def _text(value: object) -> str:
-    r"""Return a text as one line, or names as a list, with HTML and Markdown escaped.
-
-    Example:
-        >>> _text("a *b* ![t](http://tracker.example/x) of snake_case")
-        'a \\*b\\* `![t](http://tracker.example/x)` of snake_case'
-    """
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(part for part in value if isinstance(part, str))
-    if not isinstance(value, str):
-        return ""
-    line = " ".join(value.split())
-    if len(line) > _LONGEST:
-        line = line[:_LONGEST].rsplit(" ", 1)[0] + " …"
-    line = "".join(letter for letter in line if letter.isprintable() or letter in _JOINERS)
-    return _BEGINNING.sub(r"\\\g<0>", " ".join(map(_plain_word, line.split(" "))))
-
-
-def _plain_word(word: str) -> str:
-    """Escape HTML and Markdown in a word; a word that would become a link becomes code."""
-    if _ADDRESS.search(word):
-        return f"`{word.replace('`', '').replace('|', '%7C')}`"
-    return html.escape(_MARKS.sub(r"\\\g<0>", word), quote=False)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number that fits into a table."""
-    return (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and -_GREATEST < value < _GREATEST
-    )

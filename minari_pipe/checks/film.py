@@ -1,0 +1,189 @@
+"""Film an episode: step its environment again, and show only frames that the recording confirms.
+
+A film is made in a process of its own, ``python -m minari_pipe.checks.film``, because a renderer
+may crash or hang, and because MuJoCo chooses its renderer when it is imported. Shadows and smooth
+edges are left out, as they take most of the time without a GPU.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.checks.base import Episode, Options, Subject
+from minari_pipe.checks.environment import recorded_fault, recover, spec_fault
+from minari_pipe.checks.replay import reset_arguments
+from minari_pipe.checks.stepwise import at, row_of
+from minari_pipe.core.messages import one_line
+from minari_pipe.core.spaces import is_image_space, space_leaves
+from minari_pipe.core.tree import leaves
+from minari_pipe.errors import MinariPipeError, MissingDependencyError
+
+try:
+    from PIL import Image
+except ImportError:
+    Image = None  # type: ignore[assignment]
+
+#: a film has at most this many frames, of this width in pixels, and bytes
+MOST_FRAMES, WIDTH, MOST_BYTES = 100, 320, 300_000
+#: seconds after which a renderer is ended
+SECONDS = 60
+#: renderers of MuJoCo that need no display, if the user has not chosen one
+RENDERERS = ("egl", "osmesa")
+_QUALITIES = (60, 40, 20, 10)
+
+
+def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> bytes:
+    """Return a film of an episode, an animated WebP.
+
+    Args:
+        data_path: folder of the dataset's data.
+        index: number of the episode.
+        trusted_modules: modules whose code the dataset's spec may name.
+
+    Raises:
+        MinariPipeError: it cannot be made; the message says why, and what to do.
+    """
+    if Image is None:
+        raise MissingDependencyError(
+            "a film needs the package pillow; run: pip install 'minari_pipe[jpeg]'"
+        )
+    chosen = os.environ.get("MUJOCO_GL")
+    reason = ""
+    for renderer in (chosen,) if chosen else RENDERERS:
+        command = [sys.executable, "-P", "-m", __name__, str(data_path), str(index)]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "MUJOCO_GL": renderer,
+            "SDL_VIDEODRIVER": "dummy",
+        }
+        try:
+            done = subprocess.run(
+                [*command, *trusted_modules],
+                env=environment,
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise MinariPipeError(f"the renderer took longer than {SECONDS} s") from None
+        if done.returncode == 0:
+            return done.stdout
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+        if done.returncode in (1, _REFUSED):  # an exception's last line, or the reason
+            reason = one_line(lines[-1][:300])
+        else:
+            reason = f"the renderer ended with exit code {done.returncode}"
+        if done.returncode == _REFUSED:
+            break  # another renderer would not help
+    raise MinariPipeError(reason)
+
+
+#: exit code if the data forbid a film
+_REFUSED = 3
+
+
+def _main(data_path: str, index: str, *trusted_modules: str) -> int:
+    options = Options(trusted_modules=trusted_modules)
+    subject = Subject.open(Path(data_path), options=options)
+    try:
+        frames = list(_frames(subject, int(index)))
+    except MinariPipeError as error:
+        sys.stderr.write(f"{one_line(error)}\n")
+        return _REFUSED
+    sys.stdout.buffer.write(_webp(frames))
+    return 0
+
+
+def _frames(subject: Subject, index: int) -> Iterator[npt.NDArray[np.uint8]]:
+    storage, spec = subject.storage, subject.environment
+    if storage is None:
+        raise MinariPipeError(subject.fault)
+    (buffer,) = storage.get_episodes([index])
+    (metadata,) = storage.get_episode_metadata([index])
+    names = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
+    columns = {name: buffer[name] for name in names}
+    episode = Episode(index=index, metadata=metadata, **columns)
+    n_steps = len(episode.rewards)
+    every = max(1, -(-(n_steps + 1) // MOST_FRAMES))
+    if (pictures := _pictures(subject, episode)) is not None:
+        yield from pictures[::every]
+        return
+    if spec is None:
+        raise MinariPipeError("the dataset has no environment, and its observations are no images")
+    if fault := spec_fault(subject, spec):
+        raise MinariPipeError(f"its env_spec {fault}")
+    start = reset_arguments(episode, takes_state=False)
+    if start is None:
+        raise MinariPipeError(f"episode {index} has no seed to start it from again")
+    if refused := recorded_fault(subject, episode, start["options"]):
+        raise MinariPipeError(refused[1])
+    with closing(recover(subject, spec, render_mode="rgb_array")) as env:
+        _draw_fast(env)
+        for step, observation in enumerate(_steps(env, start, episode)):
+            if not _is_recorded(observation, episode, step):
+                raise MinariPipeError(
+                    f"the replay of episode {index} leaves the recording at step {step}"
+                )
+            if step % every == 0:
+                yield np.asarray(env.render(), np.uint8)
+
+
+def _steps(env: gym.Env, start: Any, episode: Episode) -> Iterator[Any]:
+    yield env.reset(**start)[0]
+    for step in range(len(episode.rewards)):
+        yield env.step(row_of(episode.actions, step))[0]
+
+
+def _is_recorded(observation: Any, episode: Episode, row: int) -> bool:
+    return all(
+        np.array_equal(np.asarray(at(observation, path)).astype(column.dtype), column[row])
+        for path, column in leaves(episode.observations)
+        if isinstance(column, np.ndarray)
+    )
+
+
+def _pictures(subject: Subject, episode: Episode) -> npt.NDArray[np.uint8] | None:
+    """Return the observations of an episode if they are images, or one of them is."""
+    space = subject.observation_space
+    for path, leaf in () if space is None else space_leaves(space):
+        if is_image_space(leaf):
+            return dict(leaves(episode.observations))[path]
+    return None
+
+
+def _draw_fast(env: gym.Env) -> None:
+    quality = getattr(getattr(getattr(env.unwrapped, "model", None), "vis", None), "quality", None)
+    if quality is not None:
+        quality.shadowsize = quality.offsamples = 0
+
+
+def _webp(frames: Sequence[npt.NDArray[np.uint8]]) -> bytes:
+    pictures = [Image.fromarray(frame.squeeze()).convert("RGB") for frame in frames]
+    width, height = pictures[0].size
+    size = (WIDTH, max(1, round(height * WIDTH / width)))
+    scaled = [picture.resize(size, Image.Resampling.LANCZOS) for picture in pictures]
+    for quality in _QUALITIES:
+        data = io.BytesIO()
+        scaled[0].save(
+            data, "WEBP", save_all=True, append_images=scaled[1:], duration=60, loop=0,
+            quality=quality, method=4,
+        )  # fmt: skip
+        if data.tell() <= MOST_BYTES:
+            break
+    return data.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

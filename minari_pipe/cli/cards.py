@@ -1,0 +1,86 @@
+"""The commands that describe datasets to people: card, report."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minari_pipe.cli.datasets import complete_id
+from minari_pipe.cli.edits import Trusted
+from minari_pipe.cli.tables import size
+from minari_pipe.cli.validation import found_dataset
+from minari_pipe.core.files.changes import write_new
+from minari_pipe.core.messages import one_line
+from minari_pipe.errors import ConfigError, MinariPipeError
+
+Dataset = Annotated[
+    str, typer.Argument(autocompletion=complete_id, help="A dataset id, its folder or file.")
+]
+
+#: How each report begins, by which a file is known to be one.
+_BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
+
+
+def card(
+    dataset: Dataset,
+    film: Annotated[
+        bool, typer.Option("--film/--no-film", help="Step an episode again, to film it.")
+    ] = True,
+    trust_module: Trusted = [],  # noqa: B006
+) -> None:
+    """Describe a dataset in the folder card beside its data: report, statistics, Croissant."""
+    from minari_pipe.checks.film import film as film_of
+    from minari_pipe.core.trust import trusted_modules
+    from minari_pipe.datasets.cards.facts import notable
+    from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
+    from minari_pipe.datasets.cards.page import FILM
+
+    name, data_path = found_dataset(dataset)
+    if data_path.name != "data":
+        raise ConfigError(
+            f"{one_line(name)} has no folder for a card; to see it, run: minari-pipe report "
+            f"{one_line(dataset)}"
+        )
+    facts = facts_at(data_path)
+    files = card_files(facts)
+    made = f"report {size(len(files['report.html']))}"
+    median = notable(facts.outcomes).get("median")
+    if film and median is not None:
+        try:
+            files[FILM] = film_of(data_path, median, sorted({*trust_module, *trusted_modules()}))
+            made += f", film of episode {facts.outcomes.ids[median]}"
+        except MinariPipeError as error:
+            made += f", no film: {one_line(error)}"
+    write_card(data_path.parent, files)
+    print(f"{one_line(name)}: {made}; in {one_line(data_path.parent / 'card')}")
+
+
+def report(
+    dataset: Dataset,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Default: the id with .html, here."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write one page that shows a dataset: returns, episodes, columns, origin."""
+    from minari_pipe.datasets.cards.folder import facts_at, film_at
+    from minari_pipe.datasets.cards.page import page
+
+    name, data_path = found_dataset(dataset)
+    facts = facts_at(data_path)
+    target = Path(f"{facts.dataset_id.replace('/', '-')}.html") if output is None else output
+    if target.exists() and not (target.is_file() and _is_report(target)):
+        raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
+    write_new(target, page(facts, film_at(data_path)).encode())
+    print(f"{one_line(name)}: {one_line(target)}, {size(target.stat().st_size)}")
+    if show:
+        webbrowser.open(target.resolve().as_uri())
+
+
+def _is_report(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING

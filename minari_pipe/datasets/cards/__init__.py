@@ -1,0 +1,1 @@
+"""Describe a dataset to people: the files in ``card/``, made from its data and metadata alone."""

@@ -1,0 +1,202 @@
+"""Draw histograms, traces and sparklines as SVG, without scripts.
+
+Colours are the variables ``--ink``, ``--soft``, ``--line``, ``--bar`` and ``--mark`` of the page;
+:func:`alone` gives them to a chart in a file of its own, light and dark. Coordinates are rounded to
+a tenth of a pixel, so that equal data give equal bytes.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.datasets.cards.words import number
+
+_WIDTH, _HEIGHT = 480, 200
+_SIDE, _TOP, _BOTTOM = 12, 44, 24
+#: points of a trace
+_POINTS = 200
+
+_ALONE = (
+    "<style>svg{--ink:#1f2937;--soft:#6b7280;--line:#d1d5db;--bar:#3b82c4;--mark:#c2410c;"
+    "background:#fff;font:12px system-ui,sans-serif}@media(prefers-color-scheme:dark){svg{"
+    "--ink:#e5e7eb;--soft:#9ca3af;--line:#374151;--bar:#60a5fa;--mark:#fb923c;background:#111827}}"
+    "</style>"
+)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value to mark in a chart, such as the mean return of the random policy."""
+
+    value: float
+    label: str
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Maps values from ``low`` to ``high`` to pixels from ``first`` to ``last``."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+
+    def at(self, value: float) -> float:
+        if self.high <= self.low:
+            return (self.first + self.last) / 2
+        # halves, as the difference of large numbers may overflow
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return self.first + share * (self.last - self.first)
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Return round numbers from ``low`` to ``high``: multiples of 1, 2 or 5 times a power of 10.
+
+    Example:
+        >>> ticks(0.0, 9.7), ticks(-3.0, -3.0)
+        ([0.0, 2.0, 4.0, 6.0, 8.0], [-3.0])
+    """
+    span = high - low
+    if not (span > 0 and math.isfinite(span)):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(power * unit for unit in (1, 2, 5, 10, 20) if span / (power * unit) <= most)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [float(f"{place * step:.12g}") for place in range(first, last + 1)] or [low]
+
+
+def histogram(
+    counts: Sequence[int],
+    low: float,
+    high: float,
+    title: str,
+    *,
+    marks: Iterable[Mark] = (),
+    around: tuple[float, float] | None = None,
+    unit: str = "episodes",
+) -> str:
+    """Return a histogram.
+
+    Args:
+        counts: number of values in bins of equal width.
+        low: where the first bin begins.
+        high: where the last one ends.
+        title: what screen readers say of it.
+        marks: values to mark.
+        around: ends of the axis, if it is longer than the bins.
+        unit: what is counted.
+    """
+    begin, end = around or (low, high)
+    x = _Axis(begin, end, _SIDE, _WIDTH - _SIDE)
+    base = _HEIGHT - _BOTTOM
+    y = _Axis(0, max(max(counts, default=0), 1), base, _TOP)
+    bars = []
+    for place, value in enumerate(counts):
+        shares = (place / len(counts), (place + 1) / len(counts))
+        edges = [low * (1 - share) + high * share for share in shares]
+        left, right = (x.at(edge) for edge in edges)
+        if high <= low:  # one value: a bar in the middle
+            left, right = left - 12, right + 12
+        if value:
+            words = f"{value:,} {unit} from {number(edges[0])} to {number(edges[1])}"
+            gap = min(1.0, (right - left) / 4)
+            bars.append(
+                f'<rect x="{_px(left + gap / 2)}" y="{_px(y.at(value))}" '
+                f'width="{_px(max(right - left - gap, 1))}" height="{_px(base - y.at(value))}">'
+                f"<title>{html.escape(words)}</title></rect>"
+            )
+        if high <= low:
+            break
+    parts = [
+        _line(_SIDE, base, _WIDTH - _SIDE, base, "line"),
+        f'<g fill="var(--bar)">{"".join(bars)}</g>',
+        *_marked(marks, x, base),
+        *(_text(x.at(value), _HEIGHT - 6, number(value)) for value in ticks(begin, end)),
+    ]
+    return _svg(title, _WIDTH, _HEIGHT, parts)
+
+
+def _marked(marks: Iterable[Mark], x: _Axis, base: float) -> Iterable[str]:
+    for row, mark in enumerate(sorted(marks, key=lambda mark: mark.value)):
+        place = x.at(mark.value)
+        anchor = "start" if place < _WIDTH * 0.3 else "end" if place > _WIDTH * 0.7 else "middle"
+        yield _line(place, 18 + 14 * (row % 2), place, base, "mark", dashes=True)
+        yield _text(place, 14 + 14 * (row % 2), mark.label, style="mark", anchor=anchor)
+
+
+def trace(values: npt.NDArray[np.float64], title: str) -> str:
+    """Return a line over the steps of an episode.
+
+    Args:
+        values: the value after each step.
+        title: what screen readers say of it.
+    """
+    width, height = 320, 180
+    ends = values[np.isfinite(values)]
+    low, high = float(ends.min(initial=0.0)), float(ends.max(initial=0.0))
+    x = _Axis(0, max(len(values), 1), _SIDE, width - _SIDE)
+    y = _Axis(low, high, height - _BOTTOM, 16)
+    steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
+    points = " ".join(
+        f"{_px(x.at(step + 1))},{_px(y.at(float(values[step])))}"
+        for step in steps.tolist()
+        if math.isfinite(values[step])
+    )
+    lines = [_line(_SIDE, y.at(0.0), width - _SIDE, y.at(0.0), "line")]
+    lines.append(f'<polyline points="{points}" fill="none" stroke="var(--bar)" stroke-width="2"/>')
+    lines += [_text(x.at(value), height - 6, number(value)) for value in ticks(0, len(values), 4)]
+    for value in ticks(low, high, 3):
+        if value:
+            lines.append(_line(_SIDE, y.at(value), width - _SIDE, y.at(value), "line"))
+            lines.append(_text(_SIDE, y.at(value) - 4, number(value), anchor="start"))
+    return _svg(title, width, height, lines)
+
+
+def spark(counts: Sequence[int], title: str, width: int = 96, height: int = 20) -> str:
+    """Return a small histogram without an axis."""
+    top = max(max(counts, default=0), 1)
+    step = width / max(len(counts), 1)
+    path = "".join(
+        f"M{_px(place * step)} {height}v{_px(-max(value / top * height, 1))}h{_px(step)}V{height}z"
+        for place, value in enumerate(counts)
+        if value
+    )
+    return _svg(title, width, height, [f'<path d="{path}" fill="var(--bar)"/>'], css="spark")
+
+
+def alone(chart: str) -> str:
+    """Return a chart as a file of its own."""
+    return chart.replace(">", f' xmlns="http://www.w3.org/2000/svg">{_ALONE}', 1) + "\n"
+
+
+def _svg(title: str, width: int, height: int, parts: Iterable[str], css: str = "chart") -> str:
+    name = html.escape(title)
+    return (
+        f'<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{name}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _px(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def _text(x: float, y: float, words: str, *, style: str = "soft", anchor: str = "middle") -> str:
+    return (
+        f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}" '
+        f'fill="var(--{style})">{html.escape(words)}</text>'
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, style: str, *, dashes: bool = False) -> str:
+    dashed = ' stroke-dasharray="4 3"' if dashes else ""
+    return (
+        f'<line x1="{_px(x1)}" y1="{_px(y1)}" x2="{_px(x2)}" y2="{_px(y2)}" '
+        f'stroke="var(--{style})"{dashed}/>'
+    )

@@ -1,0 +1,326 @@
+"""Gather what a card says about a dataset, from its data, its metadata and its manifest alone.
+
+Nothing here depends on the machine, the date or the place of the dataset, so that equal datasets
+have equal cards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+
+from minari_pipe.core.json_object import json_object
+from minari_pipe.core.metadata import is_finite_number, metadata_faults
+from minari_pipe.core.spaces import space_leaves
+from minari_pipe.core.tree import Path
+from minari_pipe.datasets.episodes_table import EpisodeTable
+from minari_pipe.datasets.statistics import (
+    EXACT_VALUES,
+    Column,
+    Columns,
+    Element,
+    parts,
+    statistics_of,
+)
+from minari_pipe.storage.base import MinariStorage
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+#: infos that say whether an episode has reached its goal, by the names that environments use
+SUCCESS = ("success", "is_success", "goal_achieved")
+#: bins of a column's histogram
+BINS = 32
+#: an episode whose return or length is this many robust deviations from the median is an outlier;
+#: Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993)
+OUTLYING = 3.5
+#: most outliers that are shown, by return and by length
+MOST_OUTLIERS = 2
+
+#: odd, from the golden ratio
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class ElementFacts:
+    """What the report shows of one element of a column.
+
+    Attributes:
+        statistics: see :func:`~minari_pipe.datasets.statistics.statistics_of`.
+        histogram: number of values in ``BINS`` bins from the least to the greatest.
+        at_low: share of the values at the lower bound of its space; None without a finite bound.
+        at_high: the same for the upper bound.
+    """
+
+    statistics: dict[str, float]
+    histogram: Ints
+    at_low: float | None
+    at_high: float | None
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How the episodes went.
+
+    Attributes:
+        ids: number of each episode in the dataset.
+        seeds: seed of each reset; None where there is none.
+        lengths: steps, shape ``(N,)``.
+        returns: undiscounted, in reward units, shape ``(N,)``.
+        terminated: whether the last step terminated, shape ``(N,)``.
+        truncated: whether it was truncated, shape ``(N,)``.
+        succeeded: whether a success was reached at some step, shape ``(N,)``; None if the infos do
+            not say.
+        pairs: number of distinct pairs of an observation and an action; None if there are too many
+            steps to count.
+    """
+
+    ids: list[int]
+    seeds: list[Any]
+    lengths: Ints
+    returns: Floats
+    terminated: Flags
+    truncated: Flags
+    succeeded: Flags | None
+    pairs: int | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a card says.
+
+    Attributes:
+        dataset_id: id of the dataset.
+        metadata: its metadata, without values that the standard does not allow.
+        outcomes: how its episodes went.
+        columns: its columns, those with a shape first described by ``elements``.
+        elements: the elements of each column that has a shape, by the column's name.
+        files: size and checksum of each file, by names such as ``data/main_data.hdf5``.
+        content_sha256: checksum of the content, if it is known.
+        findings: what ``validate`` found; None if it has not run.
+        traces: return so far after each step, by the number of an episode.
+    """
+
+    dataset_id: str
+    metadata: Mapping[str, Any]
+    outcomes: Outcomes
+    columns: Sequence[Column]
+    elements: Mapping[str, Sequence[ElementFacts]]
+    files: Mapping[str, Mapping[str, Any]]
+    content_sha256: str | None = None
+    findings: Sequence[Mapping[str, Any]] | None = None
+    traces: Mapping[int, Floats] = field(default_factory=dict)
+
+    @cached_property
+    def statistics(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """The content of ``stats.json``."""
+        each = [
+            element for column in self.columns for element in self.elements.get(column.name, ())
+        ]
+        return statistics_of(self.columns, [element.statistics for element in each])
+
+    @property
+    def random(self) -> float | None:
+        """Mean return of the random policy; None if unknown."""
+        return self._score("ref_min_score")
+
+    @property
+    def expert(self) -> float | None:
+        """Mean return of the expert policy; None if unknown."""
+        return self._score("ref_max_score")
+
+    def _score(self, key: str) -> float | None:
+        value: Any = self.metadata.get(key)
+        return float(value) if is_finite_number(value) else None
+
+    @property
+    def normalized(self) -> Floats | None:
+        """Normalized score of each episode, shape ``(N,)``; None without distinct scores."""
+        low, high = self.random, self.expert
+        if low is None or high is None or low == high:
+            return None
+        return (self.outcomes.returns - low) / (high - low)
+
+    @property
+    def environment(self) -> str:
+        """Id of the environment; empty if there is none."""
+        try:
+            found = json_object(self.metadata.get("env_spec")).get("id")
+        except ValueError:
+            return ""
+        return found if isinstance(found, str) else ""
+
+
+def facts_of(
+    storage: MinariStorage,
+    dataset_id: str,
+    metadata: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Any]],
+    *,
+    content_sha256: str | None = None,
+    findings: Sequence[Mapping[str, Any]] | None = None,
+) -> Facts:
+    """Read a dataset and return what its card says.
+
+    Args:
+        storage: holds the episodes.
+        dataset_id: id of the dataset.
+        metadata: its metadata as stored.
+        files: its files; see :class:`Facts`.
+        content_sha256: checksum of its content, if known.
+        findings: what ``validate`` found, if it has run.
+    """
+    faults = dict(metadata_faults(metadata))
+    indices = np.arange(storage.total_episodes)
+    columns = Columns(storage, indices)
+    outcomes = _outcomes(storage, indices)
+    return Facts(
+        dataset_id,
+        {key: value for key, value in metadata.items() if key not in faults},
+        outcomes,
+        list(columns),
+        _elements(columns, storage),
+        files,
+        content_sha256,
+        findings,
+        _traces(storage, notable(outcomes).values()),
+    )
+
+
+def _elements(columns: Columns, storage: MinariStorage) -> dict[str, list[ElementFacts]]:
+    bounds = dict(
+        _bounds({"observations": storage.observation_space, "actions": storage.action_space})
+    )
+    found: dict[str, list[ElementFacts]] = {}
+    remaining = columns.elements()
+    for column in columns:
+        if column.shape is None:
+            continue
+        low, high = bounds.get(column.path, (None, None))
+        for place in range(column.elements):
+            element = next(remaining)
+            found.setdefault(column.name, []).append(
+                ElementFacts(
+                    element.statistics(),
+                    element.histogram(BINS),
+                    _share_at(element, low, place),
+                    _share_at(element, high, place),
+                )
+            )
+    return found
+
+
+def _share_at(element: Element, bound: Floats | None, place: int) -> float | None:
+    if bound is None or place >= len(bound) or not np.isfinite(bound[place]):
+        return None
+    return element.share_of(float(bound[place]))
+
+
+def _bounds(spaces: Mapping[str, gym.Space[Any]]) -> Iterator[tuple[Path, tuple[Floats, Floats]]]:
+    """Yield the bounds of each leaf that is a Box, flat; those of pictures are of no interest."""
+    for name, root in spaces.items():
+        for path, space in space_leaves(root):
+            if isinstance(space, gym.spaces.Box):
+                low, high = (end.reshape(-1).astype(np.float64) for end in (space.low, space.high))
+                yield (name, *path), (low, high)
+
+
+def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
+    table = EpisodeTable(storage, indices)
+    terminated: list[Flags] = []
+    truncated: list[Flags] = []
+    succeeded: list[Flags | None] = []
+    pairs: list[npt.NDArray[np.uint64]] = []
+    counts_pairs = storage.total_steps <= EXACT_VALUES
+    for steps, rows_of in parts(storage, indices):
+        ends = np.cumsum(steps)
+        for name, found in (("terminations", terminated), ("truncations", truncated)):
+            found.append(rows_of[(name,)][ends - 1])
+        succeeded.append(_successes(rows_of, steps))
+        if counts_pairs:
+            pairs.append(_pairs(rows_of, steps))
+    return Outcomes(
+        ids=table["id"].tolist(),
+        seeds=table["seed"].tolist(),
+        lengths=table["total_steps"].astype(np.int64),
+        returns=table["return"].astype(np.float64),
+        terminated=_joined(terminated, bool),
+        truncated=_joined(truncated, bool),
+        succeeded=None if any(one is None for one in succeeded) else _joined(succeeded, bool),
+        pairs=len(np.unique(_joined(pairs, np.uint64))) if counts_pairs else None,
+    )
+
+
+def _joined(found: list[Any], dtype: Any) -> npt.NDArray[Any]:
+    return np.concatenate(found) if found else np.zeros(0, dtype)
+
+
+def _successes(rows_of: Mapping[Path, Any], steps: Ints) -> Flags | None:
+    for name in SUCCESS:
+        rows = rows_of.get(("infos", name))
+        if isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "biuf":
+            starts = np.cumsum(steps + 1) - (steps + 1)
+            return np.logical_or.reduceat(rows > 0, starts)
+    return None
+
+
+def _pairs(rows_of: Mapping[Path, Any], steps: Ints) -> npt.NDArray[np.uint64]:
+    """Return a hash of the observation and the action of each step."""
+    ends = np.cumsum(steps + 1)
+    is_step = np.ones(ends[-1], bool)
+    is_step[ends - 1] = False  # the final observation has no action
+    hashes = np.zeros(int(steps.sum()), np.uint64)
+    for path, rows in rows_of.items():
+        if path[0] in ("observations", "actions"):
+            found = _hashes(rows)
+            hashes = hashes * _FACTOR + (found[is_step] if path[0] == "observations" else found)
+    return hashes
+
+
+def _hashes(rows: Any) -> npt.NDArray[np.uint64]:
+    if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "biuf":
+        texts = (row if isinstance(row, bytes) else str(row).encode() for row in rows)
+        return np.fromiter(map(xxh3_64_intdigest, texts), np.uint64, len(rows))
+    flat = np.ascontiguousarray(rows).reshape(-1).view(np.uint8)
+    width = flat.size // max(len(rows), 1)
+    data = flat.data
+    each = (data[place * width : (place + 1) * width] for place in range(len(rows)))
+    return np.fromiter(map(xxh3_64_intdigest, each), np.uint64, len(rows))
+
+
+def notable(outcomes: Outcomes) -> dict[str, int]:
+    """Return the places of the best, the median and the worst episode, and of outliers, by name."""
+    returns = outcomes.returns
+    if not len(returns):
+        return {}
+    order = np.argsort(returns, kind="stable")
+    named = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
+    found = {name: int(place) for name, place in named.items()}
+    for name, values in (("return", returns), ("length", outcomes.lengths)):
+        away = _robust_deviations(values.astype(np.float64))
+        outlying = [int(p) for p in np.argsort(-away, kind="stable") if away[p] > OUTLYING]
+        for place in outlying[:MOST_OUTLIERS]:
+            if place not in found.values():
+                found[f"outlying {name}, episode {outcomes.ids[place]}"] = place
+    return found
+
+
+def _robust_deviations(values: Floats) -> Floats:
+    """Return the modified z-scores: distances to the median in units of 1.4826 MAD."""
+    away = np.abs(values - np.median(values))
+    scale = 1.4826 * np.median(away)
+    return away / scale if scale > 0 else np.zeros(len(values))
+
+
+def _traces(storage: MinariStorage, places: Iterable[int]) -> dict[int, Floats]:
+    chosen = list(dict.fromkeys(places))
+    episodes = storage.get_episodes(chosen)
+    return {place: np.cumsum(one["rewards"]) for place, one in zip(chosen, episodes, strict=True)}

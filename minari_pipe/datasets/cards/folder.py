@@ -1,0 +1,165 @@
+"""Make the files in ``card/``, and put them beside a dataset's data, with their checksums."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from minari_pipe.core.datasets_root import id_at
+from minari_pipe.core.files.atomic import MANIFEST, staged_manifest, transaction
+from minari_pipe.core.files.checksums import entry_of
+from minari_pipe.core.files.links import files_below, opener, refuse_links
+from minari_pipe.core.files.manifest import (
+    CARD,
+    FORMAT,
+    dump,
+    entries_of,
+    entry_faults,
+    entry_named,
+    is_foreign,
+    read_manifest,
+    readable_manifest,
+)
+from minari_pipe.core.files.swap import swap_in
+from minari_pipe.datasets.cards.charts import alone
+from minari_pipe.datasets.cards.croissant import croissant_json
+from minari_pipe.datasets.cards.facts import Facts, facts_of
+from minari_pipe.datasets.cards.markdown import card_md
+from minari_pipe.datasets.cards.page import FILM, page, returns_chart
+from minari_pipe.datasets.cards.tables import episodes_csv, stats_json
+from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.storage.base import MinariStorage
+
+#: names of the files of a card
+FILES = (
+    "card.md",
+    "croissant.json",
+    "episodes.csv",
+    "report.html",
+    "returns.svg",
+    "stats.json",
+    FILM,
+)
+
+#: a film of a stranger's dataset is put into a report up to this size
+_LARGEST_FILM = 2_000_000
+
+
+def card_files(facts: Facts) -> dict[str, bytes]:
+    """Return the files of a card by name, all but the film; a function of the facts alone."""
+    episodes = episodes_csv(facts)
+    texts = {
+        "card.md": card_md(facts),
+        "croissant.json": croissant_json(facts, episodes),
+        "episodes.csv": episodes,
+        "report.html": page(facts),
+        "returns.svg": alone(returns_chart(facts)),
+        "stats.json": stats_json(facts),
+    }
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def facts_at(data_path: Path) -> Facts:
+    """Read the facts of a dataset that lies in a folder or file.
+
+    Args:
+        data_path: the folder of its data, or its file.
+
+    Raises:
+        CorruptDatasetError: it cannot be read.
+    """
+    storage = MinariStorage.read(data_path)
+    metadata = storage.read_raw_metadata(data_path)
+    content = read_manifest(data_path.parent) if data_path.name == "data" else None
+    content = None if content is not None and is_foreign(data_path.parent, content) else content
+    dataset_id = id_at(data_path) or str(metadata["dataset_id"])
+    return facts_of(
+        storage,
+        dataset_id,
+        metadata,
+        _files(data_path, content),
+        content_sha256=None if content is None else content.get("content_sha256"),
+    )
+
+
+def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return the entries of a dataset's files, with the sha256 of each."""
+    top = data_path.parent
+    if content is not None:
+        known = entries_of(content)
+    else:
+        found = files_below(data_path) if data_path.is_dir() else [""]
+        known = {f"{data_path.name}/{name}".rstrip("/"): {} for name in found}
+    return {
+        name: entry if "sha256" in entry else entry_of(top / name, sha256=True)
+        for name, entry in known.items()
+    }
+
+
+def write_card(dataset: Path, files: Mapping[str, bytes]) -> None:
+    """Replace the card of a dataset, and its entries in the manifest.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        files: the files of the card, by name.
+
+    Raises:
+        ConfigError: the folder ``card`` holds files that are not those of a card.
+        CorruptDatasetError: the dataset has no manifest that describes it.
+        LinkError: the folder is a symlink.
+    """
+    with transaction(dataset / "data") as stage:
+        content = read_manifest(dataset)
+        if others := _others(dataset, content):
+            raise ConfigError(
+                f"{dataset / CARD} holds {others[0]!r}, which is no file of a card, so it is not "
+                "replaced; move it away, or remove it"
+            )
+        if content is None or content.get("format") != FORMAT or is_foreign(dataset, content):
+            raise CorruptDatasetError(
+                f"{dataset} has no {MANIFEST} of format {FORMAT} that describes its files; write "
+                "it: minari-pipe validate ID --upgrade"
+            )
+        new = Path(tempfile.mkdtemp(prefix=".card-", dir=dataset))
+        try:
+            for name, text in files.items():
+                (new / name).write_bytes(text)
+            new.chmod(0o755)
+            with_sha256 = "content_sha256" in content
+            entries = {name: entry_of(new / name, sha256=with_sha256) for name in sorted(files)}
+            swap_in(new, dataset / CARD)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+        dump({**content, CARD: entries}, staged_manifest(stage))
+
+
+def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
+    """Return the names in the folder of the card that neither the manifest nor a card has."""
+    known = set(FILES) | set({} if content is None else content.get(CARD, {}))
+    folder = dataset / CARD
+    refuse_links(folder, dataset)
+    if not folder.is_dir():
+        return [CARD] if folder.exists() else []
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if entry.name not in known or not entry.is_file(follow_symlinks=False)
+        )
+
+
+def film_at(data_path: Path) -> bytes | None:
+    """Return the film of a dataset's card, if the manifest has it as it is."""
+    dataset = data_path.parent
+    content = readable_manifest(dataset) if data_path.name == "data" else None
+    entry = None if content is None else entry_named(content, f"{CARD}/{FILM}")
+    if entry is None or entry["size"] > _LARGEST_FILM:
+        return None
+    if any(entry_faults(dataset, {f"{CARD}/{FILM}": entry}, [], {})):
+        return None
+    with open(dataset / CARD / FILM, "rb", opener=opener(dataset)) as file:
+        return file.read()

@@ -1,0 +1,55 @@
+"""Write ``card.md``: a dataset on one screen, for pages that render Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minari_pipe.datasets.cards.facts import Facts
+from minari_pipe.datasets.cards.page import FILM, loading, origin
+from minari_pipe.datasets.cards.words import file_size, markdown, number, percent
+
+#: a card has at most this many bytes
+LONGEST = 8000
+
+
+def card_md(facts: Facts) -> str:
+    """Return the card; what does not fit is left out, from the end on."""
+    text = ""
+    for part in _parts(facts):
+        if len((text + part).encode()) > LONGEST:
+            break
+        text += part
+    return text
+
+
+def _parts(facts: Facts) -> Iterator[str]:
+    outcomes = facts.outcomes
+    yield f"# {facts.dataset_id}\n\n"
+    if text := markdown(facts.metadata.get("description")):
+        yield f"{text}\n\n"
+    yield f"![Episode of median return]({FILM})\n\n![Returns](returns.svg)\n\n| | |\n|:--|:--|\n"
+    yield _row("Environment", markdown(facts.environment) or "none")
+    steps = int(outcomes.lengths.sum())
+    yield _row("Episodes, steps", f"{len(outcomes.ids):,}, {steps:,}")
+    if len(outcomes.returns):
+        low, high = (number(float(end)) for end in (outcomes.returns.min(), outcomes.returns.max()))
+        mean = number(float(outcomes.returns.mean()))
+        yield _row("Return", f"{mean} on average, from {low} to {high}")
+        if (scores := facts.normalized) is not None:
+            yield _row("Normalized score", f"{float(scores.mean()):.3f} on average")
+    if outcomes.succeeded is not None and len(outcomes.succeeded):
+        yield _row("Success", percent(float(outcomes.succeeded.mean())))
+    for name, value in (("random", facts.random), ("expert", facts.expert)):
+        if value is not None:
+            yield _row(f"Mean return of the {name} policy", number(value))
+    yield _row("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
+    for name, text in origin(facts):
+        yield _row(markdown(name), markdown(text))
+    yield "\n## How to load it\n\n"
+    for name, code in loading(facts.dataset_id).items():
+        yield f"{name}:\n\n```python\n{code}\n```\n\n"
+    yield "More: [report](report.html), [episodes](episodes.csv), [statistics](stats.json).\n"
+
+
+def _row(name: str, value: str) -> str:
+    return f"| {name} | {value} |\n"

@@ -1,0 +1,335 @@
+"""Render ``report.html``: one page that shows a dataset, without scripts or outside addresses."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from minari_pipe.datasets.cards import charts
+from minari_pipe.datasets.cards.charts import Mark
+from minari_pipe.datasets.cards.facts import ElementFacts, Facts, notable
+from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
+from minari_pipe.datasets.statistics import QUANTILES, Column
+
+#: the film of the episode of median return, beside the page
+FILM = "episode.webp"
+
+#: bins of the charts of returns and lengths
+_BINS = 40
+#: columns with charts, and elements of all columns that a page lists
+_CHARTED, _LISTED = 64, 1000
+#: most files that a page lists
+_FILES = 40
+#: statistics of the table of columns
+_SHOWN = ("mean", "std", "min", *QUANTILES, "max")
+
+
+def page(facts: Facts, film: bytes | None = None) -> str:
+    """Return the page.
+
+    Args:
+        facts: what it says.
+        film: the film, for a page that has none beside it.
+    """
+    folder = files(__package__)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    style = (folder / "style.css").read_text(encoding="utf-8")
+    return template.render(
+        facts=facts,
+        style=Markup(style),
+        description=line_of(facts.metadata.get("description")),
+        tiles=list(_tiles(facts)),
+        returns=_returns(facts),
+        film=FILM if film is None else f"data:image/webp;base64,{b64encode(film).decode()}",
+        film_text=_film_text(facts),
+        episode_lines=list(_episode_lines(facts)),
+        lengths=_lengths(facts),
+        notable=list(_notable(facts)),
+        loading=loading(facts.dataset_id).items(),
+        heads=_SHOWN,
+        columns=list(_columns(facts)),
+        left_out=_left_out(facts),
+        findings=None if facts.findings is None else list(map(_finding, facts.findings)),
+        origin=list(origin(facts)),
+        files=list(_files(facts)),
+    )
+
+
+def returns_chart(facts: Facts) -> str:
+    """Return the histogram of the returns as SVG, with the reference scores that lie within."""
+    return _returns_chart(facts, wide=False)
+
+
+def loading(dataset_id: str) -> dict[str, str]:
+    """Return the lines that load a dataset, by library."""
+    return {
+        "Minari": f'import minari\n\ndataset = minari.load_dataset("{dataset_id}", download=True)',
+        "minari_pipe": (
+            "import minari_pipe as minari\n\n"
+            f'dataset = minari.load_dataset("{dataset_id}", download=True)\n'
+            "for batch in dataset.transitions(256, seed=0):\n    ..."
+        ),
+        "TorchRL": (
+            "from torchrl.data.datasets.minari_data import MinariExperienceReplay\n\n"
+            f'replay = MinariExperienceReplay("{dataset_id}", batch_size=256)'
+        ),
+        "d3rlpy": (f'import d3rlpy\n\ndataset, env = d3rlpy.datasets.get_minari("{dataset_id}")'),
+    }
+
+
+def _tiles(facts: Facts) -> Iterator[dict[str, str]]:
+    outcomes = facts.outcomes
+    yield _tile("Environment", facts.environment or "none")
+    yield _tile("Episodes", f"{len(outcomes.ids):,}", f"{int(outcomes.lengths.sum()):,} steps")
+    if len(outcomes.returns):
+        scores = facts.normalized
+        more = "" if scores is None else f"normalized score {float(scores.mean()):.3f}"
+        yield _tile("Mean return", number(float(outcomes.returns.mean())), more)
+    if outcomes.succeeded is not None and len(outcomes.succeeded):
+        won = int(outcomes.succeeded.sum())
+        yield _tile("Success", percent(won / len(outcomes.succeeded)), f"{won:,} episodes")
+    if facts.random is not None or facts.expert is not None:
+        ends = [number(end) or "?" for end in (facts.random, facts.expert)]
+        yield _tile("Random, expert", ", ".join(ends), "mean returns of the reference policies")
+    yield _tile("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
+    yield _tile("License", line_of(facts.metadata.get("license"), 60) or "not stated")
+
+
+def _tile(name: str, value: str, more: str = "") -> dict[str, str]:
+    return {"name": name, "value": value, "more": more}
+
+
+def _returns(facts: Facts) -> dict[str, Any] | None:
+    returns = facts.outcomes.returns
+    if not len(returns):
+        return None
+    spread = (
+        f": mean {number(float(returns.mean()))}, standard deviation {number(float(returns.std()))}"
+    )
+    wide = _returns_chart(facts, wide=True) if facts.normalized is not None else ""
+    own = _returns_chart(facts, wide=False)
+    return {"own": Markup(own), "wide": Markup(wide), "mean": spread}
+
+
+def _returns_chart(facts: Facts, *, wide: bool) -> str:
+    returns = facts.outcomes.returns
+    returns = returns[np.isfinite(returns)]
+    low, high = (float(returns.min()), float(returns.max())) if len(returns) else (0.0, 0.0)
+    marks = [
+        Mark(value, f"{name} {number(value)}")
+        for name, value in (("random", facts.random), ("expert", facts.expert))
+        if value is not None
+    ]
+    around = None
+    if wide:
+        ends = [low, high, *(mark.value for mark in marks)]
+        margin = (max(ends) - min(ends)) * 0.03
+        around = (min(ends) - margin, max(ends) + margin)
+    else:
+        marks = [mark for mark in marks if low <= mark.value <= high]
+    bins, _ = np.histogram(returns, _BINS, (low, high if high > low else low + 1))
+    title = f"Histogram of returns, from {number(low)} to {number(high)}"
+    return charts.histogram(bins.tolist(), low, high, title, marks=marks, around=around)
+
+
+def _episode_lines(facts: Facts) -> Iterator[str]:
+    outcomes = facts.outcomes
+    n = len(outcomes.ids)
+    if not n:
+        return
+    shortest, longest = int(outcomes.lengths.min()), int(outcomes.lengths.max())
+    if shortest == longest:
+        yield f"All have {longest:,} steps."
+    else:
+        median = number(float(np.median(outcomes.lengths)))
+        yield f"{shortest:,} to {longest:,} steps, median {median}."
+    ends = {
+        "terminated": int((outcomes.terminated & ~outcomes.truncated).sum()),
+        "truncated": int((outcomes.truncated & ~outcomes.terminated).sum()),
+        "terminated and truncated at once": int((outcomes.terminated & outcomes.truncated).sum()),
+        "without an end": int((~outcomes.terminated & ~outcomes.truncated).sum()),
+    }
+    yield ", ".join(f"{value:,} {name}" for name, value in ends.items() if value) + "."
+    if outcomes.succeeded is not None:
+        yield f"{int(outcomes.succeeded.sum()):,} of {n:,} reached success at some step."
+    if outcomes.pairs is not None:
+        steps = int(outcomes.lengths.sum())
+        yield (
+            f"{outcomes.pairs:,} distinct pairs of observation and action in {steps:,} steps "
+            f"({percent(outcomes.pairs / max(steps, 1))})."
+        )
+    known = sum(seed is not None for seed in outcomes.seeds)
+    yield f"{'All' if known == n else f'{known:,}'} have the seed of their reset."
+
+
+def _lengths(facts: Facts) -> Markup | None:
+    lengths = facts.outcomes.lengths
+    if not len(lengths) or lengths.min() == lengths.max():
+        return None
+    low, high = int(lengths.min()), int(lengths.max())
+    bins, _ = np.histogram(lengths, min(_BINS, high - low + 1), (low - 0.5, high + 0.5))
+    title = f"Histogram of lengths, from {low:,} to {high:,} steps"
+    return Markup(charts.histogram(bins.tolist(), low - 0.5, high + 0.5, title))
+
+
+def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
+    outcomes = facts.outcomes
+    for name, place in notable(outcomes).items():
+        trace = facts.traces[place]
+        success = ""
+        if outcomes.succeeded is not None:
+            success = ", success" if outcomes.succeeded[place] else ", no success"
+        title = f"Return so far of the {name} episode"
+        yield {
+            "name": name.partition(",")[0],
+            "id": outcomes.ids[place],
+            "seed": outcomes.seeds[place],
+            "length": f"{int(outcomes.lengths[place]):,} steps",
+            "value": number(float(outcomes.returns[place])),
+            "success": success,
+            "chart": Markup(charts.trace(trace, title)),
+        }
+
+
+def _film_text(facts: Facts) -> str:
+    place = notable(facts.outcomes).get("median")
+    if place is None:
+        return "No film."
+    return f"Film of episode {facts.outcomes.ids[place]}, the one of median return, if it was made."
+
+
+def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
+    charted = listed = 0
+    for column in facts.columns:
+        elements = facts.elements.get(column.name, ())
+        shown = elements[: max(_LISTED - listed, 0)]
+        listed += len(shown)
+        with_charts = charted + len(shown) <= _CHARTED
+        charted += len(shown) if with_charts else 0
+        yield {
+            "name": column.name,
+            "about": _about(column),
+            "charts": with_charts,
+            "bounded": any(one.at_low is not None or one.at_high is not None for one in shown),
+            "rows": [
+                _row(_element_name(column, place), one, with_charts)
+                for place, one in enumerate(shown)
+            ],
+        }
+
+
+def _about(column: Column) -> str:
+    if column.shape is None:
+        return f"{column.rows:,} rows of text, or of several shapes"
+    if column.row in ((), (1,)):
+        return f"{column.rows:,} numbers"
+    return f"{column.rows:,} rows of {' × '.join(map(str, column.row or ()))}"
+
+
+def _element_name(column: Column, place: int) -> str:
+    if not column.shape:
+        return "value"
+    return ", ".join(str(at) for at in np.unravel_index(place, column.shape))
+
+
+def _row(name: str, element: ElementFacts, chart: bool) -> dict[str, Any]:
+    found = element.statistics
+    title = f"Histogram of {name}, from {number(found['min'])} to {number(found['max'])}"
+    return {
+        "name": name,
+        "cells": [number(found[key]) for key in _SHOWN],
+        "chart": Markup(charts.spark(element.histogram.tolist(), title)) if chart else "",
+        "low": "" if element.at_low is None else percent(element.at_low),
+        "high": "" if element.at_high is None else percent(element.at_high),
+    }
+
+
+def _left_out(facts: Facts) -> str:
+    n = sum(map(len, facts.elements.values())) - _LISTED
+    return f"{n:,} more elements are in stats.json." if n > 0 else ""
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {key: line_of(finding.get(key)) for key in ("level", "path", "message")}
+
+
+def origin(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield what is known of how the dataset was made, as names and texts."""
+    metadata = facts.metadata
+    for name, key in (
+        ("Algorithm", "algorithm_name"),
+        ("Author", "author"),
+        ("Email", "author_email"),
+        ("Code", "code_permalink"),
+        ("License", "license"),
+        ("Citation", "citation"),
+        ("Combined from", "combined_datasets"),
+        ("Requirements", "requirements"),
+        ("Standard", "minari_version"),
+    ):
+        if text := line_of(metadata.get(key)):
+            yield name, text
+    made = metadata.get("minari_pipe")
+    made = made if isinstance(made, dict) else {}
+    for parent in made.get("parents") or []:
+        if isinstance(parent, dict):
+            yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
+    scores = made.get("ref_scores")
+    for name, key in (("Random policy", "ref_min"), ("Expert policy", "ref_max")):
+        found = scores.get(key) if isinstance(scores, dict) else None
+        if isinstance(found, dict):
+            yield name, _score(found)
+    for stage, packages in _mapping(made.get("packages")).items():
+        versions = (f"{line_of(k)} {line_of(v)}" for k, v in sorted(_mapping(packages).items()))
+        yield f"Packages of {line_of(stage)}", ", ".join(versions)
+    for name, digest in _mapping(made.get("files")).items():
+        yield f"sha256 of the {line_of(name)}", line_of(digest)
+    for name, key in (
+        ("Seed of the collection", "collect_seed"),
+        ("sha256 of the config", "config_sha256"),
+    ):
+        if made.get(key) is not None:
+            yield name, line_of(str(made[key]))
+    if facts.content_sha256:
+        yield "content_sha256", facts.content_sha256
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _score(found: Mapping[str, Any]) -> str:
+    policies = found.get("policy")
+    who = line_of(policies) if isinstance(policies, list) else ""
+    mean, error = found.get("mean"), found.get("stderr")
+    parts = [who]
+    if isinstance(mean, float):
+        around = f" ± {number(error)}" if isinstance(error, float) else ""
+        parts.append(f"mean return {number(mean)}{around}")
+    if isinstance(n := found.get("n"), int):
+        parts.append(f"{count(n)} episodes from seed {line_of(str(found.get('seed')))}")
+    if isinstance(rate := found.get("success_rate"), float):
+        parts.append(f"success {percent(rate)}")
+    if found.get("declared"):
+        parts.append("declared, not measured")
+    return ", ".join(part for part in parts if part)
+
+
+def _files(facts: Facts) -> Iterator[Sequence[str]]:
+    names = sorted(facts.files)
+    for name in names[:_FILES]:
+        entry = facts.files[name]
+        kind = "sha256" if "sha256" in entry else "xxh3_128"
+        known = f"{kind} {entry[kind]}" if kind in entry else ""
+        yield name, file_size(entry["size"]), known
+    if rest := names[_FILES:]:
+        yield f"{len(rest):,} more", file_size(sum(facts.files[name]["size"] for name in rest)), ""
