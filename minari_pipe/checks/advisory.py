@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from minari_pipe.checks.base import Check, Finding, Subject
-from minari_pipe.core.json_object import json_object
+from minari_pipe.core.env_specs import environment_id
 from minari_pipe.core.requirements import parse
 
 
@@ -97,11 +97,8 @@ class Advisories(Check):
 
 def spec_id(spec: Any) -> str | None:
     """Return the environment id of an ``EnvSpec`` JSON without its module, or ``None``."""
-    try:
-        env_id = json_object(spec).get("id")
-    except ValueError:
-        return None
-    return env_id.rpartition(":")[2] if isinstance(env_id, str) else None
+    env_id = environment_id(spec)
+    return None if env_id is None else env_id.rpartition(":")[2]
 
 
 def pinned_versions(requirements: Any) -> dict[str, str]:

@@ -22,17 +22,13 @@ import numpy.typing as npt
 
 from minari_pipe.checks.base import Episode, Options, Subject
 from minari_pipe.checks.environment import recorded_fault, recover, spec_fault
-from minari_pipe.checks.replay import reset_arguments
-from minari_pipe.checks.stepwise import at, row_of
+from minari_pipe.checks.replay import Replay, reset_arguments
+from minari_pipe.checks.stepwise import row_of
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.spaces import is_image_space, space_leaves
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import MinariPipeError, MissingDependencyError
-
-try:
-    from PIL import Image
-except ImportError:
-    Image = None  # type: ignore[assignment]
+from minari_pipe.storage.jpeg import Image  # None if Pillow is not installed
 
 #: a film has at most this many frames, of this width in pixels, and bytes
 MOST_FRAMES, WIDTH, MOST_BYTES = 100, 320, 300_000
@@ -41,6 +37,8 @@ SECONDS = 60
 #: renderers of MuJoCo that need no display, if the user has not chosen one
 RENDERERS = ("egl", "osmesa")
 _QUALITIES = (60, 40, 20, 10)
+#: exit code if the data forbid a film
+_REFUSED = 3
 
 
 def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> bytes:
@@ -58,23 +56,19 @@ def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> by
         raise MissingDependencyError(
             "a film needs the package pillow; run: pip install 'minari_pipe[jpeg]'"
         )
+    command = [sys.executable, "-P", "-m", __name__, str(data_path), str(index), *trusted_modules]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "SDL_VIDEODRIVER": "dummy",
+    }
     chosen = os.environ.get("MUJOCO_GL")
     reason = ""
     for renderer in (chosen,) if chosen else RENDERERS:
-        command = [sys.executable, "-P", "-m", __name__, str(data_path), str(index)]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "MUJOCO_GL": renderer,
-            "SDL_VIDEODRIVER": "dummy",
-        }
+        environment["MUJOCO_GL"] = renderer
         try:
             done = subprocess.run(
-                [*command, *trusted_modules],
-                env=environment,
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
+                command, env=environment, capture_output=True, timeout=SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
             raise MinariPipeError(f"the renderer took longer than {SECONDS} s") from None
@@ -88,10 +82,6 @@ def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> by
         if done.returncode == _REFUSED:
             break  # another renderer would not help
     raise MinariPipeError(reason)
-
-
-#: exit code if the data forbid a film
-_REFUSED = 3
 
 
 def _main(data_path: str, index: str, *trusted_modules: str) -> int:
@@ -129,10 +119,11 @@ def _frames(subject: Subject, index: int) -> Iterator[npt.NDArray[np.uint8]]:
         raise MinariPipeError(f"episode {index} has no seed to start it from again")
     if refused := recorded_fault(subject, episode, start["options"]):
         raise MinariPipeError(refused[1])
+    replay = Replay(subject)
     with closing(recover(subject, spec, render_mode="rgb_array")) as env:
         _draw_fast(env)
         for step, observation in enumerate(_steps(env, start, episode)):
-            if not _is_recorded(observation, episode, step):
+            if replay.compare_observation(episode, step - 1, observation):
                 raise MinariPipeError(
                     f"the replay of episode {index} leaves the recording at step {step}"
                 )
@@ -144,14 +135,6 @@ def _steps(env: gym.Env, start: Any, episode: Episode) -> Iterator[Any]:
     yield env.reset(**start)[0]
     for step in range(len(episode.rewards)):
         yield env.step(row_of(episode.actions, step))[0]
-
-
-def _is_recorded(observation: Any, episode: Episode, row: int) -> bool:
-    return all(
-        np.array_equal(np.asarray(at(observation, path)).astype(column.dtype), column[row])
-        for path, column in leaves(episode.observations)
-        if isinstance(column, np.ndarray)
-    )
 
 
 def _pictures(subject: Subject, episode: Episode) -> npt.NDArray[np.uint8] | None:

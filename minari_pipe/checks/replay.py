@@ -264,7 +264,7 @@ class Replay(Check):
             states = {} if place else _state_columns(self._env, episode, info)
             divergence = None
             if start is not NO_START:
-                divergence = self._compare_observation(episode, -1, first)
+                divergence = self.compare_observation(episode, -1, first)
                 divergence = divergence or self._compare_state(self._env, episode, -1, states)
             if divergence is not None:
                 return self.error(divergence.path, divergence.message)
@@ -390,7 +390,7 @@ class Replay(Check):
         try:
             observation, info = env.reset(**copy.deepcopy(dict(start)))
             states = _state_columns(env, episode, info)
-            found = self._compare_observation(episode, step, observation)
+            found = self.compare_observation(episode, step, observation)
             found = found or self._compare_state(env, episode, step, states)
             of_infos = self._compare_infos(episode, step, info)
             while found is None and step + 1 < n_steps:
@@ -398,7 +398,7 @@ class Replay(Check):
                 action = row_of(episode.actions, step)
                 observation, reward, terminated, truncated, info = env.step(action)
                 of_infos = of_infos or self._compare_infos(episode, step, info)
-                found = self._compare_observation(episode, step, observation)
+                found = self.compare_observation(episode, step, observation)
                 found = found or self._compare_reward(episode, step, reward)
                 found = found or _compare_flags(episode, step, terminated, truncated)
                 found = found or self._compare_state(env, episode, step, states)
@@ -408,9 +408,16 @@ class Replay(Check):
             return Divergence(step, episode.path(), message, failed=True)
         return found or of_infos
 
-    def _compare_observation(
+    def compare_observation(
         self, episode: Episode, step: int, observation: Any
     ) -> Divergence | None:
+        """Return how an observation differs from the recorded one, or None.
+
+        Args:
+            episode: the episode.
+            step: index of the step that gave it, -1 for the reset.
+            observation: what the environment returned.
+        """
         row = step + 1
         for path, column in leaves(episode.observations):
             difference = picture_difference if path in self._images else self._difference

@@ -29,12 +29,11 @@ def card(
     film: Annotated[
         bool, typer.Option("--film/--no-film", help="Step an episode again, to film it.")
     ] = True,
-    trust_module: Trusted = [],  # noqa: B006
+    trust_module: Trusted = [],  # noqa: B006  (typer copies it)
 ) -> None:
     """Describe a dataset in the folder card beside its data: report, statistics, Croissant."""
     from minari_pipe.checks.film import film as film_of
     from minari_pipe.core.trust import trusted_modules
-    from minari_pipe.datasets.cards.facts import notable
     from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
     from minari_pipe.datasets.cards.page import FILM
 
@@ -47,7 +46,7 @@ def card(
     facts = facts_at(data_path)
     files = card_files(facts)
     made = f"report {size(len(files['report.html']))}"
-    median = notable(facts.outcomes).get("median")
+    median = facts.outcomes.notable.get("median")
     if film and median is not None:
         try:
             files[FILM] = film_of(data_path, median, sorted({*trust_module, *trusted_modules()}))

@@ -32,6 +32,20 @@ def entry_point_name(entry_point: Any) -> str:
     return str(entry_point)
 
 
+def environment_id(spec: Any) -> str | None:
+    """Return the id in an ``EnvSpec`` JSON, or None if it has none.
+
+    Example:
+        >>> environment_id('{"id": "CartPole-v1"}'), environment_id("damaged"), environment_id(None)
+        ('CartPole-v1', None, None)
+    """
+    try:
+        found = json_object(spec).get("id")
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None
+
+
 def spec_json(spec: EnvSpec) -> str:
     """Return a spec's JSON as Gymnasium writes it, with a class as entry point given by its name.
 

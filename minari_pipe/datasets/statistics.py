@@ -51,7 +51,7 @@ _PART_VALUES = 2**20
 _STATISTICS = ("count", "min", "max", "mean", "std", *QUANTILES)
 #: columns of numbers that statistics describe; flags are none
 _COLUMNS = ("observations", "actions", "rewards", "infos", "extras")
-FLAGS = ("terminations", "truncations")
+_FLAGS = ("terminations", "truncations")
 #: least height and width of a picture
 _PICTURE = 32
 
@@ -167,7 +167,7 @@ def parts(
             for one in item.each():
                 yield one.steps, {leaf.path: rows for leaf, rows in one.pairs()}
         else:
-            tree = {name: getattr(item, name) for name in (*_COLUMNS, *FLAGS)}
+            tree = {name: getattr(item, name) for name in (*_COLUMNS, *_FLAGS)}
             known = {name: part for name, part in tree.items() if part is not None}
             yield np.array([len(item.rewards)]), dict(leaves(known))
 

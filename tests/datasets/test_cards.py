@@ -25,7 +25,7 @@ from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import card_faults, ensure_manifest, read_manifest, verify
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.croissant import AUTHORS_TEXTS, croissant, missing
-from minari_pipe.datasets.cards.facts import Facts, Outcomes, facts_of, notable
+from minari_pipe.datasets.cards.facts import Facts, Outcomes, facts_of
 from minari_pipe.datasets.cards.folder import FILES, card_files, facts_at, film_at, write_card
 from minari_pipe.datasets.cards.page import FILM, page
 from minari_pipe.datasets.dataset import MinariDataset
@@ -153,9 +153,9 @@ def test_the_page_shows_the_best_the_median_the_worst_and_the_scores(dataset: Pa
 
 def test_outliers_are_shown_too() -> None:
     facts = _facts([10.0] * 9 + [11.0] * 9 + [-500.0, 9000.0], [5] * 19 + [700])
-    assert notable(facts.outcomes) == {"best": 19, "median": 8, "worst": 18}
+    assert facts.outcomes.notable == {"best": 19, "median": 8, "worst": 18}
     facts = _facts([10.0, 11.0] * 9 + [-500.0, -501.0, 9000.0, 9001.0], [5, 6] * 11)
-    named = notable(facts.outcomes)
+    named = facts.outcomes.notable
     assert named["outlying return, episode 20"] == 20
 
 

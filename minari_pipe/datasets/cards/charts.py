@@ -79,9 +79,8 @@ def histogram(
     *,
     marks: Iterable[Mark] = (),
     around: tuple[float, float] | None = None,
-    unit: str = "episodes",
 ) -> str:
-    """Return a histogram.
+    """Return a histogram of episodes.
 
     Args:
         counts: number of values in bins of equal width.
@@ -90,7 +89,6 @@ def histogram(
         title: what screen readers say of it.
         marks: values to mark.
         around: ends of the axis, if it is longer than the bins.
-        unit: what is counted.
     """
     begin, end = around or (low, high)
     x = _Axis(begin, end, _SIDE, _WIDTH - _SIDE)
@@ -104,7 +102,7 @@ def histogram(
         if high <= low:  # one value: a bar in the middle
             left, right = left - 12, right + 12
         if value:
-            words = f"{value:,} {unit} from {number(edges[0])} to {number(edges[1])}"
+            words = f"{value:,} episodes from {number(edges[0])} to {number(edges[1])}"
             gap = min(1.0, (right - left) / 4)
             bars.append(
                 f'<rect x="{_px(left + gap / 2)}" y="{_px(y.at(value))}" '
@@ -158,8 +156,9 @@ def trace(values: npt.NDArray[np.float64], title: str) -> str:
     return _svg(title, width, height, lines)
 
 
-def spark(counts: Sequence[int], title: str, width: int = 96, height: int = 20) -> str:
+def spark(counts: Sequence[int], title: str) -> str:
     """Return a small histogram without an axis."""
+    width, height = 96, 20
     top = max(max(counts, default=0), 1)
     step = width / max(len(counts), 1)
     path = "".join(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from minari_pipe.core.json_object import json_object
+from minari_pipe.core.env_specs import environment_id
 from minari_pipe.core.metadata import is_finite_number, metadata_faults
 from minari_pipe.core.spaces import space_leaves
 from minari_pipe.core.tree import Path
@@ -92,6 +92,23 @@ class Outcomes:
     succeeded: Flags | None
     pairs: int | None
 
+    @cached_property
+    def notable(self) -> dict[str, int]:
+        """The places of the best, the median and the worst episode, and of outliers, by name."""
+        returns = self.returns
+        if not len(returns):
+            return {}
+        order = np.argsort(returns, kind="stable")
+        named = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
+        found = {name: int(place) for name, place in named.items()}
+        for name, values in (("return", returns), ("length", self.lengths)):
+            away = _robust_deviations(values.astype(np.float64))
+            outlying = [int(p) for p in np.argsort(-away, kind="stable") if away[p] > OUTLYING]
+            for place in outlying[:MOST_OUTLIERS]:
+                if place not in found.values():
+                    found[f"outlying {name}, episode {self.ids[place]}"] = place
+        return found
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -101,7 +118,7 @@ class Facts:
         dataset_id: id of the dataset.
         metadata: its metadata, without values that the standard does not allow.
         outcomes: how its episodes went.
-        columns: its columns, those with a shape first described by ``elements``.
+        columns: its columns.
         elements: the elements of each column that has a shape, by the column's name.
         files: size and checksum of each file, by names such as ``data/main_data.hdf5``.
         content_sha256: checksum of the content, if it is known.
@@ -119,13 +136,15 @@ class Facts:
     findings: Sequence[Mapping[str, Any]] | None = None
     traces: Mapping[int, Floats] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def statistics(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """The content of ``stats.json``."""
-        each = [
-            element for column in self.columns for element in self.elements.get(column.name, ())
-        ]
-        return statistics_of(self.columns, [element.statistics for element in each])
+        each = (
+            element.statistics
+            for column in self.columns
+            for element in self.elements.get(column.name, ())
+        )
+        return statistics_of(self.columns, each)
 
     @property
     def random(self) -> float | None:
@@ -152,11 +171,7 @@ class Facts:
     @property
     def environment(self) -> str:
         """Id of the environment; empty if there is none."""
-        try:
-            found = json_object(self.metadata.get("env_spec")).get("id")
-        except ValueError:
-            return ""
-        return found if isinstance(found, str) else ""
+        return environment_id(self.metadata.get("env_spec")) or ""
 
 
 def facts_of(
@@ -191,7 +206,7 @@ def facts_of(
         files,
         content_sha256,
         findings,
-        _traces(storage, notable(outcomes).values()),
+        _traces(storage, outcomes.notable.values()),
     )
 
 
@@ -225,7 +240,7 @@ def _share_at(element: Element, bound: Floats | None, place: int) -> float | Non
 
 
 def _bounds(spaces: Mapping[str, gym.Space[Any]]) -> Iterator[tuple[Path, tuple[Floats, Floats]]]:
-    """Yield the bounds of each leaf that is a Box, flat; those of pictures are of no interest."""
+    """Yield the bounds of each leaf that is a Box, flat; those of pictures are all alike."""
     for name, root in spaces.items():
         for path, space in space_leaves(root):
             if isinstance(space, gym.spaces.Box):
@@ -294,23 +309,6 @@ def _hashes(rows: Any) -> npt.NDArray[np.uint64]:
     data = flat.data
     each = (data[place * width : (place + 1) * width] for place in range(len(rows)))
     return np.fromiter(map(xxh3_64_intdigest, each), np.uint64, len(rows))
-
-
-def notable(outcomes: Outcomes) -> dict[str, int]:
-    """Return the places of the best, the median and the worst episode, and of outliers, by name."""
-    returns = outcomes.returns
-    if not len(returns):
-        return {}
-    order = np.argsort(returns, kind="stable")
-    named = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
-    found = {name: int(place) for name, place in named.items()}
-    for name, values in (("return", returns), ("length", outcomes.lengths)):
-        away = _robust_deviations(values.astype(np.float64))
-        outlying = [int(p) for p in np.argsort(-away, kind="stable") if away[p] > OUTLYING]
-        for place in outlying[:MOST_OUTLIERS]:
-            if place not in found.values():
-                found[f"outlying {name}, episode {outcomes.ids[place]}"] = place
-    return found
 
 
 def _robust_deviations(values: Floats) -> Floats:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
-from minari_pipe.datasets.cards.facts import ElementFacts, Facts, notable
+from minari_pipe.datasets.cards.facts import ElementFacts, Facts
 from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
 from minari_pipe.datasets.statistics import QUANTILES, Column
 
@@ -183,7 +183,7 @@ def _lengths(facts: Facts) -> Markup | None:
 
 def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
     outcomes = facts.outcomes
-    for name, place in notable(outcomes).items():
+    for name, place in outcomes.notable.items():
         trace = facts.traces[place]
         success = ""
         if outcomes.succeeded is not None:
@@ -201,7 +201,7 @@ def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _film_text(facts: Facts) -> str:
-    place = notable(facts.outcomes).get("median")
+    place = facts.outcomes.notable.get("median")
     if place is None:
         return "No film."
     return f"Film of episode {facts.outcomes.ids[place]}, the one of median return, if it was made."

@@ -57,8 +57,8 @@ def _plain_word(word: str) -> str:
     return html.escape(_MARKS.sub(r"\\\g<0>", word), quote=False)
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a number for people, with a real minus sign; empty without one.
+def number(value: float | None) -> str:
+    """Return a number for people, in four digits, with a real minus sign; empty for None.
 
     Example:
         >>> number(-1234.5678), number(0.00001234), number(3.0), number(float("nan"))
@@ -68,7 +68,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return ""
     if math.isnan(value):
         return "NaN"
-    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.{digits}g}"
+    text = f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
     return text.replace("-", "\N{MINUS SIGN}").replace("e+", "e")
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minari_pipe.core.dataset_id import dataset_id_sort_key
-from minari_pipe.core.json_object import json_object
+from minari_pipe.core.env_specs import environment_id
 from minari_pipe.datasets.cards.words import count, file_size, is_number, markdown
 
 BEGIN = "<!-- minari_pipe:begin (each upload writes the lines from here to minari_pipe:end) -->"
@@ -95,7 +95,7 @@ def described(
         size = round(in_megabytes * 1e6)
     cells = (
         f"[`{dataset_id}`]({address})",
-        markdown(_environment(metadata)),
+        markdown(environment_id(metadata.get("env_spec"))),
         count(metadata.get("total_episodes")),
         count(metadata.get("total_steps")),
         "" if size is None else file_size(size),
@@ -167,14 +167,6 @@ def _how_to_load(dataset_id: str, address: str) -> Iterable[str]:
         "```",
         "",
     )
-
-
-def _environment(metadata: Mapping[str, Any]) -> str:
-    try:
-        env_id = json_object(metadata.get("env_spec")).get("id")
-    except ValueError:
-        return ""
-    return env_id if isinstance(env_id, str) else ""
 
 
 def _scores(metadata: Mapping[str, Any]) -> str:
