@@ -41,7 +41,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) -e '.[robotics]'
+	$(PIP) -e '.[robotics,jpeg]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python

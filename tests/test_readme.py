@@ -234,8 +234,8 @@ def test_the_family_of_the_readme_composes_with_its_datasets(tmp_path, monkeypat
         params, _ = prepare(name, composed.config, None, tmp_path)
         check_family(name, params, [], tmp_path)
         made[name] = [stage.name for stage in stages(name, params)]
-    assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "publish"]
-    assert made["cartpole_medium_expert"] == ["collect", "create", "validate", "publish"]
+    assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "card", "publish"]
+    assert made["cartpole_medium_expert"] == ["collect", "create", "validate", "card", "publish"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

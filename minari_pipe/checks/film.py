@@ -8,6 +8,7 @@ edges are left out, as they take most of the time without a GPU.
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from minari_pipe.checks.stepwise import row_of
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.spaces import is_image_space, space_leaves
 from minari_pipe.core.tree import leaves
+from minari_pipe.core.trust import name_places
 from minari_pipe.errors import MinariPipeError, MissingDependencyError
 from minari_pipe.storage.jpeg import Image  # None if Pillow is not installed
 
@@ -41,13 +43,22 @@ _QUALITIES = (60, 40, 20, 10)
 _REFUSED = 3
 
 
-def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> bytes:
+def film(
+    data_path: Path,
+    index: int,
+    trusted_modules: Sequence[str] = (),
+    named: Sequence[Path] = (),
+    *,
+    process: str = __name__,
+) -> bytes:
     """Return a film of an episode, an animated WebP.
 
     Args:
         data_path: folder of the dataset's data.
         index: number of the episode.
         trusted_modules: modules whose code the dataset's spec may name.
+        named: files that it may name, because the user did.
+        process: module that calls :func:`main` in the process that films.
 
     Raises:
         MinariPipeError: it cannot be made; the message says why, and what to do.
@@ -56,7 +67,8 @@ def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> by
         raise MissingDependencyError(
             "a film needs the package pillow; run: pip install 'minari_pipe[jpeg]'"
         )
-    command = [sys.executable, "-P", "-m", __name__, str(data_path), str(index), *trusted_modules]
+    allowed = json.dumps([list(trusted_modules), list(map(str, named))])
+    command = [sys.executable, "-P", "-m", process, str(data_path), str(index), allowed]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -84,8 +96,17 @@ def film(data_path: Path, index: int, trusted_modules: Sequence[str] = ()) -> by
     raise MinariPipeError(reason)
 
 
-def _main(data_path: str, index: str, *trusted_modules: str) -> int:
-    options = Options(trusted_modules=trusted_modules)
+def main(data_path: str, index: str, allowed: str) -> int:
+    """Write a film to stdout, or the reason why there is none to stderr; return the exit code.
+
+    Args:
+        data_path: folder of the dataset's data.
+        index: number of the episode.
+        allowed: modules and files that the dataset may name, as JSON.
+    """
+    modules, places = json.loads(allowed)
+    name_places(map(Path, places))
+    options = Options(trusted_modules=tuple(modules))
     subject = Subject.open(Path(data_path), options=options)
     try:
         frames = list(_frames(subject, int(index)))
@@ -169,4 +190,4 @@ def _webp(frames: Sequence[npt.NDArray[np.uint8]]) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -10,8 +10,7 @@ import typer
 
 from minari_pipe.cli.datasets import complete_id
 from minari_pipe.cli.edits import Trusted
-from minari_pipe.cli.tables import size
-from minari_pipe.cli.validation import found_dataset
+from minari_pipe.cli.validation import checked, found_dataset
 from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.messages import one_line
 from minari_pipe.errors import ConfigError, MinariPipeError
@@ -29,13 +28,18 @@ def card(
     film: Annotated[
         bool, typer.Option("--film/--no-film", help="Step an episode again, to film it.")
     ] = True,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check it, to list the findings.")
+    ] = True,
     trust_module: Trusted = [],  # noqa: B006  (typer copies it)
 ) -> None:
     """Describe a dataset in the folder card beside its data: report, statistics, Croissant."""
+    from minari_pipe.checks import Options
     from minari_pipe.checks.film import film as film_of
     from minari_pipe.core.trust import trusted_modules
     from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
     from minari_pipe.datasets.cards.page import FILM
+    from minari_pipe.datasets.cards.words import file_size
 
     name, data_path = found_dataset(dataset)
     if data_path.name != "data":
@@ -43,13 +47,18 @@ def card(
             f"{one_line(name)} has no folder for a card; to see it, run: minari-pipe report "
             f"{one_line(dataset)}"
         )
-    facts = facts_at(data_path)
+    modules = sorted({*trust_module, *trusted_modules()})
+    findings = None
+    if check:
+        options = Options(trusted_modules=tuple(modules))
+        findings = checked(data_path, options).to_json()["findings"]
+    facts = facts_at(data_path, findings)
     files = card_files(facts)
-    made = f"report {size(len(files['report.html']))}"
+    made = f"report {file_size(len(files['report.html']))}"
     median = facts.outcomes.notable.get("median")
     if film and median is not None:
         try:
-            files[FILM] = film_of(data_path, median, sorted({*trust_module, *trusted_modules()}))
+            files[FILM] = film_of(data_path, median, modules)
             made += f", film of episode {facts.outcomes.ids[median]}"
         except MinariPipeError as error:
             made += f", no film: {one_line(error)}"
@@ -66,16 +75,17 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one page that shows a dataset: returns, episodes, columns, origin."""
-    from minari_pipe.datasets.cards.folder import facts_at, film_at
-    from minari_pipe.datasets.cards.page import page
+    from minari_pipe.datasets.cards.folder import facts_at, file_of_card, report_of
+    from minari_pipe.datasets.cards.page import FILM
+    from minari_pipe.datasets.cards.words import file_size
 
     name, data_path = found_dataset(dataset)
     facts = facts_at(data_path)
     target = Path(f"{facts.dataset_id.replace('/', '-')}.html") if output is None else output
     if target.exists() and not (target.is_file() and _is_report(target)):
         raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
-    write_new(target, page(facts, film_at(data_path)).encode())
-    print(f"{one_line(name)}: {one_line(target)}, {size(target.stat().st_size)}")
+    write_new(target, report_of(facts, file_of_card(data_path, FILM)).encode())
+    print(f"{one_line(name)}: {one_line(target)}, {file_size(target.stat().st_size)}")
     if show:
         webbrowser.open(target.resolve().as_uri())
 

@@ -84,11 +84,7 @@ def validate(
         replay_steps=replay_steps,
         replay_tolerance=replay_tolerance,
     )
-    subject = Subject.open(data_path, options=options)
-    with ProgressBar("validate", subject.total_episodes, "episode", leave=False) as bar:
-        extra = _changed(data_path, getattr(subject.storage, "elsewhere", ()))
-        extra += _misplaced(subject)
-        report = run(subject, extra=extra, on_episode=lambda n, _: bar.show(n))
+    report = checked(data_path, options)
     if as_json:
         print_json(report.to_json())
     else:
@@ -101,6 +97,20 @@ def validate(
         print(
             f"{one_line(name)}: {_upgraded(data_path)}", file=sys.stderr if as_json else sys.stdout
         )
+
+
+def checked(data_path: Path, options: Options) -> Report:
+    """Run the checks of a dataset, with a progress bar.
+
+    Args:
+        data_path: the folder or file of its data.
+        options: of the checks.
+    """
+    subject = Subject.open(data_path, options=options)
+    with ProgressBar("validate", subject.total_episodes, "episode", leave=False) as bar:
+        extra = _changed(data_path, getattr(subject.storage, "elsewhere", ()))
+        extra += _misplaced(subject)
+        return run(subject, extra=extra, on_episode=lambda n, _: bar.show(n))
 
 
 def found_dataset(dataset: str) -> tuple[str, Path]:

@@ -24,10 +24,17 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import card_faults, ensure_manifest, read_manifest, verify
 from minari_pipe.datasets.cards import charts
-from minari_pipe.datasets.cards.croissant import AUTHORS_TEXTS, croissant, missing
+from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant, missing
 from minari_pipe.datasets.cards.facts import Facts, Outcomes, facts_of
-from minari_pipe.datasets.cards.folder import FILES, card_files, facts_at, film_at, write_card
-from minari_pipe.datasets.cards.page import FILM, page
+from minari_pipe.datasets.cards.folder import (
+    FILES,
+    card_files,
+    facts_at,
+    file_of_card,
+    report_of,
+    write_card,
+)
+from minari_pipe.datasets.cards.page import FILM
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, CorruptDatasetError, LinkError
 from minari_pipe.storage import MinariStorage
@@ -98,6 +105,14 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
+
+
+def split_page(text: str) -> tuple[str, Any]:
+    """Return a page without its JSON-LD, which is data and no script, and the JSON-LD."""
+    begin, end = '<script type="application/ld+json">', "</script>"
+    before, _, rest = text.partition(begin)
+    description, _, after = rest.partition(end)
+    return before + after, json.loads(description)
 
 
 def test_episodes_csv_has_a_row_for_each_episode(dataset: Path) -> None:
@@ -178,7 +193,9 @@ def test_equal_datasets_have_equal_cards_wherever_they_lie(
 
 
 def test_a_page_asks_for_nothing_and_runs_nothing(dataset: Path) -> None:
-    text = files_of(dataset)["report.html"]
+    files = files_of(dataset)
+    text, description = split_page(files["report.html"])
+    assert description == json.loads(files["croissant.json"])
     found = Page(text)
     assert not [tag for tag, _ in found.tags if tag in ("script", "iframe", "object", "link", "a")]
     sources = [attrs["src"] for _, attrs in found.tags if "src" in attrs]
@@ -202,7 +219,9 @@ def test_every_name_on_a_page_is_said_once_and_every_reference_is_there(dataset:
 def test_texts_of_strangers_stay_inert(tmp_path: Path, key: str) -> None:
     value: Any = [HOSTILE] if key == "author" else HOSTILE
     files = files_of(stored(tmp_path, [episode([1.0])], **{key: value}))
-    found = Page(files["report.html"])
+    text, description = split_page(files["report.html"])
+    assert description == json.loads(files["croissant.json"])
+    found = Page(text)
     assert not [tag for tag, _ in found.tags if tag in ("script", "a")]
     assert [attrs["src"] for _, attrs in found.tags if "src" in attrs] == [FILM]
     assert not [attrs for _, attrs in found.tags if "onerror" in attrs]
@@ -258,7 +277,7 @@ def test_the_croissant_names_the_files_and_what_is_missing(dataset: Path) -> Non
     assert all(re.fullmatch("[0-9a-f]{64}", entry["sha256"]) for entry in names.values())
     assert found["version"] == "3.0.0"
     assert found["creator"] == [{"@type": "Person", "name": "A. Author"}]
-    assert missing(found) == ["url", "datePublished", *AUTHORS_TEXTS.values()]
+    assert missing(found) == ["url", "datePublished", *RAI_NAMES.values()]
 
 
 def test_many_files_are_listed_in_part(tmp_path: Path) -> None:
@@ -299,9 +318,9 @@ def test_a_card_is_in_the_manifest_and_no_part_of_the_dataset(dataset: Path) -> 
     assert {**after, "card": {}} == before
     verify(dataset)
     assert not list(card_faults(dataset, after))
-    assert film_at(dataset / "data") == b"film"
+    assert file_of_card(dataset / "data", FILM) == b"film"
     (dataset / "card" / FILM).write_bytes(b"mlif")
-    assert film_at(dataset / "data") is None
+    assert file_of_card(dataset / "data", FILM) is None
     assert sorted(os.listdir(dataset)) == ["card", "data", MANIFEST]
 
 
@@ -386,7 +405,7 @@ def test_a_page_without_episodes_says_so(tmp_path: Path) -> None:
 
 
 def test_a_page_can_hold_the_film(dataset: Path) -> None:
-    text = page(facts_at(dataset / "data"), b"film")
+    text = report_of(facts_at(dataset / "data"), b"film")
     assert 'src="data:image/webp;base64,ZmlsbQ=="' in text
 
 
@@ -396,6 +415,6 @@ def test_findings_and_origin_are_shown(dataset: Path) -> None:
     made = {"ref_scores": {"ref_max": {"policy": ["pkg.Expert"], "mean": 5.0, "n": 100, "seed": 7}}}
     finding = {"level": "warning", "path": "episode 3", "message": "is odd"}
     facts = facts_of(storage, "aa/b-v3", {**metadata, "minari_pipe": made}, {}, findings=[finding])
-    shown = " ".join(" ".join(Page(page(facts)).words).split())
+    shown = " ".join(" ".join(Page(report_of(facts)).words).split())
     assert "warning episode 3: is odd" in shown
     assert "pkg.Expert, mean return 5, 100 episodes from seed 7" in shown

@@ -35,6 +35,7 @@ author: {name: Ada, email: ada@example.org}
 env: {id: "golden_env:Golden-v0"}
 collect: {n_episodes: 5, block_episodes: 2, n_envs: 2, seed: 3, record_infos: true}
 ref_scores: {n_episodes: 30, n_envs: 2, seed: 4, expert: {controller: {_target_: golden_expert.go}}}
+card: {film: false, limitations: it is tiny}
 """
 
 TRAINED = """\
@@ -104,7 +105,8 @@ STAGES = {
     ),
     "choose": (("replay",), ("pipelines/replay/chosen.json",), ("checkpoint_scores", "ref_scores")),
     "validate": (("golden",), ("pipelines/golden/validation.json",), ("create", "ref_scores")),
-    "publish": (("golden",), ("datasets", "catalog"), ("create", "ref_scores", "validate")),
+    "card": (("golden",), ("pipelines/golden/card",), ("create", "ref_scores", "validate")),
+    "publish": (("golden",), ("datasets", "catalog"), ("create", "ref_scores", "validate", "card")),
 }
 """Of each stage: the pipelines, what it writes, and the stages whose output it reads."""
 
@@ -117,6 +119,7 @@ PACKAGES = {
     "create": ("gymnasium", "h5py", "numpy"),
     "ref_scores": ("gymnasium", "numpy"),
     "validate": ("gymnasium", "h5py", "numpy"),
+    "card": ("gymnasium", "h5py", "numpy"),
     "publish": ("gymnasium", "h5py", "numpy"),
 }
 """Packages whose other versions may write other bytes; training depends on the processor too."""

@@ -24,7 +24,7 @@ from tests.support.workspaces import make_workspace, run_ok, stages_that_ran
 N_EPISODES = 100 if FULL else 5
 """Of each reference score; `make test-all` measures them as the recipe says."""
 
-EXPECTED_STAGES = ["collect", "create", "ref_scores", "validate", "publish"]
+EXPECTED_STAGES = ["collect", "create", "ref_scores", "validate", "card", "publish"]
 
 
 RUN = ("+dataset=door_human", *([] if FULL else [f"ref_scores.n_episodes={N_EPISODES}"]))

@@ -83,7 +83,7 @@ def test_only_a_stage_that_differs_by_itself_is_named():
     record = {stage: {"sha256": "old"} for stage in golden.STAGES}
     same = dict.fromkeys(golden.STAGES, "old")
     assert golden.changed_by_itself(same, record) == []
-    after_collect = {"collect", "create", "validate", "publish"}
+    after_collect = {"collect", "create", "validate", "card", "publish"}
     found = same | dict.fromkeys(after_collect, "new")
     assert golden.changed_by_itself(found, record) == ["collect"]
     assert golden.changed_by_itself(same | {"publish": "new"}, record) == ["publish"]

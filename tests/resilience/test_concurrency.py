@@ -49,7 +49,7 @@ def test_a_second_run_of_a_pipeline_is_refused_and_one_of_another_is_not(
     assert err.count("\n") == 1
     assert place.files() == before
     printed = complete(place, "+dataset=other")
-    assert "other: ran collect, create, ref_scores, validate, publish" in printed
+    assert "other: ran collect, create, ref_scores, validate, card, publish" in printed
     first.release()
     code, _, err = first.end()
     assert code == 0, err
@@ -71,7 +71,7 @@ def test_pipelines_that_begin_at_once_wait_for_each_other_and_one_that_is_killed
     code, _, err = other.end()
     assert code == 0, err
     one.end()
-    assert "killed: ran ref_scores, validate, publish" in complete(place, "+dataset=killed")
+    assert "killed: ran ref_scores, validate, card, publish" in complete(place, "+dataset=killed")
     assert place.results() == undisturbed(tmp_path_factory).results()
 
 

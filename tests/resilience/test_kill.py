@@ -256,7 +256,7 @@ def test_a_rerun_waits_for_a_stage_that_does_not_know_yet_that_its_driver_is_gon
     code, out, err = again.end()
     run.end()
     assert code == 0, err
-    assert stages_that_ran(out) == ["ref_scores", "validate", "publish"]
+    assert stages_that_ran(out) == ["ref_scores", "validate", "card", "publish"]
     assert "(1 block was finished before)" in err
     assert_same(place, wanted)
 

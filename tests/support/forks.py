@@ -73,11 +73,13 @@ IMPORTED = {
     "hydra.": ("_internal.core_plugins.basic_launcher", "main"),
     "minari_pipe.": ("checks", "cli", "datasets.library", "storage.hdf5.storage"),
     "minari_pipe.pipeline.": ("config.hydra_compose", "run.command", "run.rerun"),
-    STAGES: ("collect", "create", "ref_scores", "validate", "publish"),
+    STAGES: ("collect", "create", "ref_scores", "validate", "card", "publish"),
     "": ("gymnasium.envs.classic_control", "networkx", "numpy.ma", "pydantic.main", "ruamel.yaml"),
 }
 """Modules by their packages."""
 OPTIONAL = ("torch", "stable_baselines3", f"{STAGES}train", f"{STAGES}train_family")
+FRESH = ("minari_pipe.checks.film", f"{STAGES}film")
+"""Modules that must begin in a process that has imported nothing."""
 SCRIPTS = {"minari-pipe": "minari_pipe", "dvc": "dvc"}
 SHELLS = ("sh", "bash", "dash")
 MATTER_NOT = {
@@ -237,6 +239,8 @@ def _module(command: Sequence[str]) -> list[str] | None:
         return [SCRIPTS[words[0]], *words[1:]]
     words = [word for word in words[:2] if word != "-P"] + words[2:]
     if not Path(words[0]).name.startswith("python") or words[1] != "-m":
+        return None
+    if words[2] in FRESH:
         return None
     return words[2:] if words[2].partition(".")[0] in SCRIPTS.values() else None
 

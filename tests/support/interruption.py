@@ -35,7 +35,7 @@ ref_scores: {{n_episodes: 60, ref_max_score: 500.0}}
 """
 N_BLOCKS = 4
 STAGE_MODULES = "minari_pipe.pipeline.stages."
-STAGES = ("collect", "create", "ref_scores", "validate", "publish")
+STAGES = ("collect", "create", "ref_scores", "validate", "card", "publish")
 
 SHELL = """\
 #!/bin/sh

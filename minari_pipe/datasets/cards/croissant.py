@@ -17,8 +17,8 @@ from minari_pipe.datasets.cards.facts import Facts
 from minari_pipe.datasets.cards.tables import COLUMNS
 from minari_pipe.datasets.cards.words import line_of
 
-#: texts of the author that a card needs: keys of the config below ``card``, and their names in RAI
-AUTHORS_TEXTS = {
+#: names of the author's texts in the RAI vocabulary, by their keys
+RAI_NAMES = {
     "limitations": "rai:dataLimitations",
     "biases": "rai:dataBiases",
     "personal_information": "rai:personalSensitiveInformation",
@@ -62,8 +62,6 @@ def croissant(facts: Facts, episodes: str) -> dict[str, Any]:
         episodes: the content of ``episodes.csv``, beside it.
     """
     metadata = facts.metadata
-    texts = metadata.get("card")
-    texts = texts if isinstance(texts, dict) else {}
     return {
         "@context": _CONTEXT,
         "@type": "Dataset",
@@ -79,7 +77,7 @@ def croissant(facts: Facts, episodes: str) -> dict[str, Any]:
         "citeAs": line_of(metadata.get("citation")) or None,
         "version": f"{facts.dataset_id.rpartition('-v')[2]}.0.0",
         "keywords": ["offline reinforcement learning", "minari", "gymnasium"],
-        **{name: line_of(texts.get(key)) or None for key, name in AUTHORS_TEXTS.items()},
+        **{name: line_of(facts.texts.get(key)) or None for key, name in RAI_NAMES.items()},
         "rai:hasSyntheticData": True,
         "prov:wasDerivedFrom": list(_parents(metadata)),
         "prov:wasGeneratedBy": list(_activities(facts)),
@@ -91,7 +89,7 @@ def croissant(facts: Facts, episodes: str) -> dict[str, Any]:
 def missing(description: Mapping[str, Any]) -> list[str]:
     """Return the names of the properties that Croissant or NeurIPS require and that are absent."""
     required = ("description", "license", "url", "creator", "datePublished")
-    return [name for name in (*required, *AUTHORS_TEXTS.values()) if not description.get(name)]
+    return [name for name in (*required, *RAI_NAMES.values()) if not description.get(name)]
 
 
 def _names(value: Any) -> list[str]:

@@ -37,6 +37,14 @@ Flags = npt.NDArray[np.bool_]
 
 #: infos that say whether an episode has reached its goal, by the names that environments use
 SUCCESS = ("success", "is_success", "goal_achieved")
+#: what only the author of a dataset can say of it, by the keys of the config below ``card``
+AUTHORS_TEXTS = {
+    "limitations": "Limitations",
+    "biases": "Biases",
+    "personal_information": "Personal information",
+    "use_cases": "Use cases",
+    "social_impact": "Social impact",
+}
 #: bins of a column's histogram
 BINS = 32
 #: an episode whose return or length is this many robust deviations from the median is an outlier;
@@ -123,6 +131,7 @@ class Facts:
         files: size and checksum of each file, by names such as ``data/main_data.hdf5``.
         content_sha256: checksum of the content, if it is known.
         findings: what ``validate`` found; None if it has not run.
+        texts: what the author says, by the keys of ``AUTHORS_TEXTS``.
         traces: return so far after each step, by the number of an episode.
     """
 
@@ -134,6 +143,7 @@ class Facts:
     files: Mapping[str, Mapping[str, Any]]
     content_sha256: str | None = None
     findings: Sequence[Mapping[str, Any]] | None = None
+    texts: Mapping[str, str | None] = field(default_factory=dict)
     traces: Mapping[int, Floats] = field(default_factory=dict)
 
     @property
@@ -182,6 +192,7 @@ def facts_of(
     *,
     content_sha256: str | None = None,
     findings: Sequence[Mapping[str, Any]] | None = None,
+    texts: Mapping[str, str | None] | None = None,
 ) -> Facts:
     """Read a dataset and return what its card says.
 
@@ -192,6 +203,7 @@ def facts_of(
         files: its files; see :class:`Facts`.
         content_sha256: checksum of its content, if known.
         findings: what ``validate`` found, if it has run.
+        texts: what the author says; see :class:`Facts`.
     """
     faults = dict(metadata_faults(metadata))
     indices = np.arange(storage.total_episodes)
@@ -206,6 +218,7 @@ def facts_of(
         files,
         content_sha256,
         findings,
+        texts or {},
         _traces(storage, outcomes.notable.values()),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from minari_pipe.core.files.manifest import (
     readable_manifest,
 )
 from minari_pipe.core.files.swap import swap_in
+from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.cards.charts import alone
-from minari_pipe.datasets.cards.croissant import croissant_json
+from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant_json
 from minari_pipe.datasets.cards.facts import Facts, facts_of
 from minari_pipe.datasets.cards.markdown import card_md
 from minari_pipe.datasets.cards.page import FILM, page, returns_chart
 from minari_pipe.datasets.cards.tables import episodes_csv, stats_json
+from minari_pipe.datasets.cards.words import line_of
 from minari_pipe.errors import ConfigError, CorruptDatasetError
 from minari_pipe.storage.base import MinariStorage
 
@@ -45,29 +47,36 @@ FILES = (
     FILM,
 )
 
-#: a film of a stranger's dataset is put into a report up to this size
-_LARGEST_FILM = 2_000_000
+#: a file of a stranger's card is read up to this size
+_LARGEST = 10_000_000
 
 
 def card_files(facts: Facts) -> dict[str, bytes]:
     """Return the files of a card by name, all but the film; a function of the facts alone."""
     episodes = episodes_csv(facts)
+    croissant = croissant_json(facts, episodes)
     texts = {
         "card.md": card_md(facts),
-        "croissant.json": croissant_json(facts, episodes),
+        "croissant.json": croissant,
         "episodes.csv": episodes,
-        "report.html": page(facts),
+        "report.html": page(facts, croissant),
         "returns.svg": alone(returns_chart(facts)),
         "stats.json": stats_json(facts),
     }
     return {name: text.encode() for name, text in texts.items()}
 
 
-def facts_at(data_path: Path) -> Facts:
+def report_of(facts: Facts, film: bytes | None = None) -> str:
+    """Return the report as one file, with the film in it."""
+    return page(facts, croissant_json(facts, episodes_csv(facts)), film)
+
+
+def facts_at(data_path: Path, findings: Sequence[Mapping[str, Any]] | None = None) -> Facts:
     """Read the facts of a dataset that lies in a folder or file.
 
     Args:
         data_path: the folder of its data, or its file.
+        findings: what ``validate`` found, if it has run.
 
     Raises:
         CorruptDatasetError: it cannot be read.
@@ -83,6 +92,8 @@ def facts_at(data_path: Path) -> Facts:
         metadata,
         _files(data_path, content),
         content_sha256=None if content is None else content.get("content_sha256"),
+        findings=findings,
+        texts=_texts_at(data_path),
     )
 
 
@@ -90,7 +101,7 @@ def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict
     """Return the entries of a dataset's files, with the sha256 of each."""
     top = data_path.parent
     if content is not None:
-        known = entries_of(content)
+        known = {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")}
     else:
         found = files_below(data_path) if data_path.is_dir() else [""]
         known = {f"{data_path.name}/{name}".rstrip("/"): {} for name in found}
@@ -152,14 +163,39 @@ def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
         )
 
 
-def film_at(data_path: Path) -> bytes | None:
-    """Return the film of a dataset's card, if the manifest has it as it is."""
-    dataset = data_path.parent
-    content = readable_manifest(dataset) if data_path.name == "data" else None
-    entry = None if content is None else entry_named(content, f"{CARD}/{FILM}")
-    if entry is None or entry["size"] > _LARGEST_FILM:
+def file_of_card(data_path: Path, name: str) -> bytes | None:
+    """Return a file of a dataset's card, if the manifest has it as it is, and it is not large."""
+    content = readable_manifest(data_path.parent) if data_path.name == "data" else None
+    entry = None if content is None else entry_named(content, f"{CARD}/{name}")
+    if content is None or entry is None or entry["size"] > _LARGEST:
         return None
-    if any(entry_faults(dataset, {f"{CARD}/{FILM}": entry}, [], {})):
-        return None
-    with open(dataset / CARD / FILM, "rb", opener=opener(dataset)) as file:
-        return file.read()
+    return files_of_card(data_path.parent, content, [name]).get(name)
+
+
+def files_of_card(
+    dataset: Path, content: Mapping[str, Any], names: Sequence[str] = FILES
+) -> dict[str, bytes]:
+    """Return the files of a card that match the manifest, by name.
+
+    Args:
+        dataset: the folder that holds ``data/``.
+        content: its manifest.
+        names: the files to read.
+    """
+    found = {}
+    for name in names:
+        path = f"{CARD}/{name}"
+        entry = entry_named(content, path)
+        if entry is not None and not any(entry_faults(dataset, {path: entry}, [], {})):
+            with open(dataset / path, "rb", opener=opener(dataset)) as file:
+                found[name] = file.read()
+    return found
+
+
+def _texts_at(data_path: Path) -> dict[str, str]:
+    """Return what the author says in a dataset's card, so that a new card keeps it."""
+    try:
+        found = json_object(file_of_card(data_path, "croissant.json") or b"{}")
+    except ValueError:
+        return {}
+    return {key: text for key, name in RAI_NAMES.items() if (text := line_of(found.get(name)))}

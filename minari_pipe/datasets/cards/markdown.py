@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minari_pipe.datasets.cards.facts import Facts
+from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, Facts
 from minari_pipe.datasets.cards.page import FILM, loading, origin
 from minari_pipe.datasets.cards.words import file_size, markdown, number, percent
 
@@ -45,6 +45,8 @@ def _parts(facts: Facts) -> Iterator[str]:
     yield _row("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
     for name, text in origin(facts):
         yield _row(markdown(name), markdown(text))
+    for key, name in AUTHORS_TEXTS.items():
+        yield _row(name, markdown(facts.texts.get(key)) or "not stated")
     yield "\n## How to load it\n\n"
     for name, code in loading(facts.dataset_id).items():
         yield f"{name}:\n\n```python\n{code}\n```\n\n"

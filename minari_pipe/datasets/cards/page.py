@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
-from minari_pipe.datasets.cards.facts import ElementFacts, Facts
+from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts
 from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
 from minari_pipe.datasets.statistics import QUANTILES, Column
 
@@ -30,11 +30,12 @@ _FILES = 40
 _SHOWN = ("mean", "std", "min", *QUANTILES, "max")
 
 
-def page(facts: Facts, film: bytes | None = None) -> str:
+def page(facts: Facts, description: str, film: bytes | None = None) -> str:
     """Return the page.
 
     Args:
         facts: what it says.
+        description: the same as JSON-LD, for search engines.
         film: the film, for a page that has none beside it.
     """
     folder = files(__package__)
@@ -46,6 +47,7 @@ def page(facts: Facts, film: bytes | None = None) -> str:
     return template.render(
         facts=facts,
         style=Markup(style),
+        json_ld=Markup(description.replace("<", "\\u003c").replace("&", "\\u0026")),
         description=line_of(facts.metadata.get("description")),
         tiles=list(_tiles(facts)),
         returns=_returns(facts),
@@ -59,6 +61,7 @@ def page(facts: Facts, film: bytes | None = None) -> str:
         columns=list(_columns(facts)),
         left_out=_left_out(facts),
         findings=None if facts.findings is None else list(map(_finding, facts.findings)),
+        texts=[(label, line_of(facts.texts.get(key))) for key, label in AUTHORS_TEXTS.items()],
         origin=list(origin(facts)),
         files=list(_files(facts)),
     )

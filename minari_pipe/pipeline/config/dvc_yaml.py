@@ -59,7 +59,8 @@ OUTPUT_VERSION = {
     "create": 3,
     "ref_scores": 2,
     "validate": 5,
-    "publish": 3,
+    "card": 1,
+    "publish": 4,
 }
 
 
@@ -130,9 +131,20 @@ def stages(name: str, params: Params) -> list[Stage]:
             metrics=[f"{folder}/validation.json"],
         ),
         Stage(
+            "card",
+            [*everything, "card"],
+            deps=[*assembled, f"{folder}/validation.json"],
+            outs=[f"{folder}/card"],
+        ),
+        Stage(
             "publish",
             everything,
-            deps=[*assembled, f"{folder}/validation.json", *_published_files(scores, params)],
+            deps=[
+                *assembled,
+                f"{folder}/validation.json",
+                f"{folder}/card",
+                *_published_files(scores, params),
+            ],
             outs=[f"datasets/{dataset_id}", f"catalog/{dataset_id}.json"],
             persist=True,
         ),
@@ -219,7 +231,9 @@ def _published_files(scores: str, params: Config) -> list[str]:
 def dvc_yaml(name: str, params: Params, root: Path) -> str:
     """Return the text of ``pipelines/NAME/dvc.yaml``."""
     written = {stage.name: _entry(stage, name, params, root) for stage in stages(name, params)}
-    return HEADER + yaml.safe_dump({"stages": written}, sort_keys=False, width=100)
+    # a file in the output of a stage, so it is no output itself
+    plots = {"plots": ["card/returns.svg"]} if "card" in written else {}
+    return HEADER + yaml.safe_dump({"stages": written, **plots}, sort_keys=False, width=100)
 
 
 def _entry(stage: Stage, name: str, params: Params, root: Path) -> dict[str, Any]:
@@ -314,7 +328,7 @@ def stage_code(params: Params, stage: str, root: Path) -> list[Path]:
     if stage == "ref_scores" and params.ref_scores.ref_min_score is None:
         known.append("minari_pipe.policies.RandomPolicy")
     named = [defined[target] for target in known]
-    if own in ("create", "validate", "train_family"):
+    if own in ("create", "validate", "card", "train_family"):
         named.append("minari_pipe.storage.hdf5.storage")  # which a stage may also read
         if isinstance(params, Config) and params.dataset.data_format != "hdf5":
             from minari_pipe.storage.formats import FORMATS  # and, with the package, NumPy: 0.3 s
@@ -322,7 +336,11 @@ def stage_code(params: Params, stage: str, root: Path) -> list[Path]:
             named.append(FORMATS.get(params.dataset.data_format, named[-1]))
     for address in named:
         start += import_graph.module_files(address.partition(":")[0], root)
-    return import_graph.import_closure(start, root)
+    found = import_graph.import_closure(start, root)
+    if own == "card":  # the page and its style are no modules
+        cards = package / "datasets" / "cards"
+        found += [cards / "page.html.j2", cards / "style.css"]
+    return found
 
 
 def output_versions(name: str, params: Params, root: Path) -> dict[str, int]:

@@ -162,7 +162,7 @@ def made_environments(params: Params, stage: str) -> list[Environment]:
         return [own]
     if stage in ("ref_scores", "checkpoint_scores"):
         return [evaluation]
-    return [own, evaluation] if stage == "validate" else []
+    return {"validate": [own, evaluation], "card": [own]}.get(stage, [])
 
 
 def named_places(params: Params, stage: str, root: Path) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Optional  # OmegaConf reads the annotations and wants Op
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.typed import MISSING, OpenSettings, hydra_node, read, values_of
+from minari_pipe.pipeline.config.until import Until
 from minari_pipe.pipeline.workspace import check_pipeline_name
 
 #: The ``_target_`` of a dataset that is mixed from others; it is not a policy and runs nothing.
@@ -95,39 +96,6 @@ class EvaluationEnvironment:
             return self
         kwargs = {**env.kwargs, **self.kwargs}
         return EvaluationEnvironment(env.id, kwargs, self.wrappers or env.wrappers)
-
-
-@dataclass(frozen=True)
-class Until:
-    """Which episodes match (all given conditions hold), and how many matches are wanted."""
-
-    n_episodes: Optional[int] = None
-    """Collect until this many episodes match."""
-    success: Optional[bool] = None
-    """Whether the environment must report success (``success`` or ``is_success`` in its info)."""
-    min_return: Optional[float] = None
-    max_return: Optional[float] = None
-
-    def __bool__(self) -> bool:
-        return any(v is not None for v in (self.success, self.min_return, self.max_return))
-
-    def matches(self, episode_return: float, success: bool | None) -> bool:
-        """Return whether an episode matches.
-
-        Raises:
-            ConfigError: ``success`` is a condition, and the environment never reports it.
-        """
-        if self.success is not None:
-            if success is None:
-                raise ConfigError(
-                    "collect.until.success needs an environment whose info has 'success' or "
-                    "'is_success'; this environment's info has neither. Use "
-                    "collect.until.min_return"
-                )
-            if success != self.success:
-                return False
-        low, high = self.min_return, self.max_return
-        return (low is None or episode_return >= low) and (high is None or episode_return <= high)
 
 
 @dataclass(frozen=True)
@@ -334,6 +302,27 @@ class Validate:
 
 
 @dataclass(frozen=True)
+class Card:
+    """The card, which describes the dataset to people: its film, and what only the author knows.
+
+    The texts are the fields that NeurIPS asks for; the card names those that are missing.
+    """
+
+    film: bool = True
+    """Film the episode of median return, if its environment can be rendered here."""
+    limitations: Optional[str] = None
+    """What the data lack, and what they must not be used for."""
+    biases: Optional[str] = None
+    """What is over- or underrepresented, such as states, goals or outcomes."""
+    personal_information: Optional[str] = None
+    """Personal or sensitive information in the data, such as faces; or that there is none."""
+    use_cases: Optional[str] = None
+    """What the data are meant for."""
+    social_impact: Optional[str] = None
+    """Benefits and harms that their use may have."""
+
+
+@dataclass(frozen=True)
 class Publish:
     """Where a run uploads and installs the dataset."""
 
@@ -475,6 +464,7 @@ class Config:
     engine: Engine = field(default_factory=Engine)
     ref_scores: ReferenceScores = field(default_factory=ReferenceScores)
     validate: Validate = field(default_factory=Validate)
+    card: Card = field(default_factory=Card)
     publish: Publish = field(default_factory=Publish)
     packages: dict[str, dict[str, str]] = field(default_factory=dict, metadata=_of(None))
     """Versions of the packages that determine what each stage writes; not a key of a config."""
@@ -549,6 +539,7 @@ SECTIONS = {
     "ref_scores": ReferenceScores,
     "ref_scores.eval_env": EvaluationEnvironment,
     "validate": Validate,
+    "card": Card,
     "publish": Publish,
 }
 

@@ -20,7 +20,7 @@ from minari_pipe.pipeline.releases.version import Version, find_version
 from minari_pipe.storage.base import MinariStorage
 
 #: Parameters that describe how a version was made, not what it is.
-NOT_CONFIG = ("code", "engine", "overrides", "packages", "publish")
+NOT_CONFIG = ("card", "code", "engine", "overrides", "packages", "publish")
 
 _SCORES = ("ref_min_score", "ref_max_score", "num_episodes_average_score")
 _COUNTS = ("total_episodes", "total_steps", "dataset_size")

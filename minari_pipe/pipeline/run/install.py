@@ -66,6 +66,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
     _check_place(target, minari_root, dataset_id)
     recover(target)
     if _is_installed(target, content, root):
+        _update_card(target, source, content)
         settle(dataset_id, root)
         return f"installed in {target}"
     if target.exists() and not replace and not _is_own_draft(target, name, root):
@@ -94,6 +95,16 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
         shutil.rmtree(new, ignore_errors=True)
     _is_installed(target, content, root)  # caches the hashes of the installed files
     return f"installed in {target}"
+
+
+def _update_card(target: Path, source: Path, content: Mapping[str, Any]) -> None:
+    """Give an installed dataset the card of the published one, which may be newer."""
+    there, card = published_manifest(target), content.get(CARD)
+    if there is None or there.get("format") != content.get("format") or there.get(CARD) == card:
+        return
+    from minari_pipe.datasets.cards.folder import files_of_card, write_card  # and NumPy: 0.3 s
+
+    write_card(target, files_of_card(source, content))
 
 
 def _copy(source: Path, new: Path, content: Mapping[str, Any]) -> list[str]:

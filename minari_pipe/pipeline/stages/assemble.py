@@ -10,13 +10,14 @@ from typing import Any
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.metadata import dump_metadata
+from minari_pipe.errors import MinariPipeError
 from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.config.schema import Config, params_values
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.storage.formats import METADATA_FILE_NAME
 
 #: Parameters that do not affect the content of a dataset.
-NOT_CONTENT = ("engine", "publish", "validate", "overrides", "code")
+NOT_CONTENT = ("card", "engine", "publish", "validate", "overrides", "code")
 
 
 def assemble(folder: Path, params: Config) -> dict[str, Any]:
@@ -75,6 +76,24 @@ def config_sha256(params: Config) -> str:
     content = {k: v for k, v in params_values(params).items() if k not in NOT_CONTENT}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def validation_of(folder: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``validation.json``, which must be about this dataset.
+
+    Raises:
+        MinariPipeError: it is about another one, or has errors.
+    """
+    validation = read_json(folder / "validation.json")
+    assert isinstance(validation, dict)
+    if not validation["ok"] or validation["assembled_sha256"] != [
+        assembled_sha256(folder, metadata)
+    ]:
+        raise MinariPipeError(
+            f"pipelines/{folder.name}/validation.json does not match this dataset; run the "
+            "pipeline again"
+        )
+    return validation
 
 
 def metadata_text(metadata: dict[str, Any]) -> str:

@@ -11,24 +11,25 @@ from typing import Any
 
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import (
+    CARD,
     changed_files,
     entries_of,
     identity_of,
     readable_manifest,
 )
 from minari_pipe.core.files.swap import copy_file, swap_in
+from minari_pipe.datasets.cards.folder import FILES
 from minari_pipe.datasets.identity import manifest
-from minari_pipe.errors import MinariPipeError
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.published import released, released_manifest
 from minari_pipe.pipeline.stages.assemble import (
     assemble,
-    assembled_sha256,
     data_files,
     metadata_text,
+    validation_of,
 )
 from minari_pipe.pipeline.stages.policy_files import copy_policy_files
-from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
+from minari_pipe.pipeline.workspace import dump_json, write_atomic
 from minari_pipe.pipeline.workspace_links import inside
 
 
@@ -41,13 +42,7 @@ def publish(run: StageRun) -> dict[str, Any]:
     name, folder, root = run.name, run.folder, run.root
     dataset_id = run.config.dataset.id
     metadata = assemble(folder, run.config)
-    validation = read_json(folder / "validation.json")
-    if not validation["ok"] or validation["assembled_sha256"] != [
-        assembled_sha256(folder, metadata)
-    ]:
-        raise MinariPipeError(
-            f"pipelines/{name}/validation.json does not match this dataset; run the pipeline again"
-        )
+    validation = validation_of(folder, metadata)
     new = run.temporary / "dataset"
     shutil.rmtree(new, ignore_errors=True)
     (new / "data").mkdir(parents=True)
@@ -57,6 +52,10 @@ def publish(run: StageRun) -> dict[str, Any]:
         copy_file(data / file, new / "data" / file, below=root)
     (new / "data" / "metadata.json").write_text(metadata_text(metadata), encoding="utf-8")
     copy_policy_files(run, metadata, new)
+    (new / CARD).mkdir()
+    for file in FILES:
+        if (folder / CARD / file).exists():  # the film is missing where nothing can be rendered
+            copy_file(folder / CARD / file, new / CARD / file, below=root)
     content = manifest(new, validation["content_sha256"])
     (new / MANIFEST).write_text(dump_json(content), encoding="utf-8")
     check_released(root, name, dataset_id, content)

@@ -9,15 +9,13 @@ from minari_pipe.checks import Finding, Options, Subject, run
 from minari_pipe.checks.base import counted
 from minari_pipe.checks.demonstrations import gap_findings
 from minari_pipe.core.progress_bar import ProgressBar
-from minari_pipe.core.simulator_models import check_arguments
-from minari_pipe.core.trust import name_places, trusted_modules
+from minari_pipe.core.trust import trusted_modules
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.import_graph import make_importable
-from minari_pipe.pipeline.config.policy_refs import made_environments, named_places, source_file
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.assemble import assemble, assembled_sha256, scores_folder
+from minari_pipe.pipeline.stages.environments import allow_named
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
 
@@ -116,12 +114,7 @@ def _gaps(folder: Path) -> dict[str, float | None] | None:
 
 def main(run: StageRun) -> None:
     """Run the stage: read ``dataset/`` and ``ref_scores.json``, write ``validation.json``."""
-    make_importable(run.root)
-    # What the config names may be read, but no model that names other files.
-    for env in made_environments(run.params, "validate"):
-        check_arguments(str(env.id).rpartition(":")[0], [env.kwargs, env.wrappers])
-    named = named_places(run.params, "validate", run.root)
-    name_places(source_file(path, run.root) for path in named)
+    allow_named(run)
     found = validate(run.folder, run.config)
     write_atomic(run.folder / "validation.json", dump_json(found))
     for finding in found["findings"]:

@@ -144,7 +144,7 @@ def test_the_family_trains_and_measures_once_for_all_its_datasets(made, transcri
     by_run = [sorted(ran(transcripts[name], "pole")) for name in ("medium", "random")]
     assert sorted(by_run) == [[], sorted(FAMILY_STAGES)]
     assert ran(transcripts["replay"], "pole") == []
-    stages = ["collect", "create", "validate", "publish"]
+    stages = ["collect", "create", "validate", "card", "publish"]
     assert ran(transcripts["medium"], "medium") == ["choose", *stages]
     assert ran(transcripts["random"], "random") == stages
     assert ran(transcripts["replay"], "replay") == ["choose", *stages]
@@ -398,7 +398,7 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
     chosen = workspace.json("pipelines/medium/chosen.json")
     first = run(workspace, "+dataset=random", "ref_scores.seed=77", "collect.n_episodes=2")
     assert ran(first, "pole") == ["ref_scores"]
-    assert ran(first, "random") == ["collect", "create", "validate", "publish"]
+    assert ran(first, "random") == ["collect", "create", "validate", "card", "publish"]
     lines = {
         name: (workspace.root / "pipelines" / name / "params.yaml").read_text()
         for name in ("pole", "random")
@@ -416,7 +416,7 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
     assert ran(second, "pole") == []
     # Other scores that lead to the same checkpoint let nothing be collected again.
     if workspace.json("pipelines/medium/chosen.json") == chosen:
-        assert ran(second, "medium") == ["choose", "validate", "publish"]
+        assert ran(second, "medium") == ["choose", "validate", "card", "publish"]
     if FULL:
         # Without the key the family goes back to what its file says, which DVC still has.
         assert ran(run(workspace, "+dataset=medium"), "pole") == []

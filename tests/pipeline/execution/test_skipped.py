@@ -58,7 +58,7 @@ def test_a_hole_is_told_and_made_again_where_it_was(workspace):
 
     moody = str(episode_seed(4, 7)[0])  # in block 2
     ran = workspace.pipe("+dataset=holes", MOODY=moody, **TRUSTED)
-    assert ran == ["collect", "create", "ref_scores", "validate", "publish"]
+    assert ran == ["collect", "create", "ref_scores", "validate", "card", "publish"]
     folder = workspace.root / "pipelines" / "holes"
     listed = json.loads((folder / "skipped.json").read_text())
     assert [entry["block"] for entry in listed["skipped"]] == [2]

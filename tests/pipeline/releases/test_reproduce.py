@@ -115,7 +115,7 @@ def test_a_scripted_dataset_is_made_again_whatever_lies_about(workspace, tmp_pat
     workspace.dvc("cache", "dir", "--local", str(tmp_path / "elsewhere"))
     (workspace.root / "my_policy.py").write_text("of tomorrow")
     output = again(workspace, "push")
-    assert "push: ran collect, create, ref_scores, validate, publish" in output
+    assert "push: ran collect, create, ref_scores, validate, card, publish" in output
     manifest = workspace.json("datasets/tests/push-v0/manifest.json")
     assert output.splitlines()[-1] == (
         f"tests/push-v0 is reproduced: content_sha256 {manifest['content_sha256'][:12]} and the "

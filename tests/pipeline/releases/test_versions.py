@@ -275,7 +275,7 @@ def test_a_fresh_clone_with_the_run_cache_collects_nothing_again(two, tmp_path):
     # pushes none of those.
     (clone.root / "pipelines" / "pendulum_spin" / "dvc.lock").unlink()
     ran = clone.pipe("+dataset=pendulum_spin", **TRUSTED)
-    assert ran == ["create", "ref_scores", "validate", "publish"]
+    assert ran == ["create", "ref_scores", "validate", "card", "publish"]
     assert data(clone, NEXT) == data(two, NEXT)
 
 

@@ -64,7 +64,7 @@ def ran(output: str) -> list[str]:
 EVERY = [
     f"{name}.{stage}"
     for name in ("one", "two")
-    for stage in ("collect", "create", "ref_scores", "validate", "publish")
+    for stage in ("collect", "create", "ref_scores", "validate", "card", "publish")
 ]
 
 
@@ -150,7 +150,7 @@ def test_an_edited_config_takes_effect_at_once_and_recorded_overrides_stay(works
     output = workspace.dvc("repro")
     assert "two: reapplying the recorded overrides author.email=bob@example.org" in output
     assert "one: reapplying" not in output
-    author_stages = ("create", "validate", "publish")
+    author_stages = ("create", "validate", "card", "publish")
     expected = [f"{name}.{stage}" for name in ("one", "two") for stage in author_stages]
     assert sorted(ran(output)) == sorted(["config", *expected])  # the content is the same
     # A stage that runs without the composition says so as well.
@@ -162,7 +162,7 @@ def test_an_experiment_changes_one_value_and_what_depends_on_it(workspace):
     output = workspace.dvc(
         "exp", "run", "-S", "pipelines/one/params.yaml:collect.seed=5", "pipelines/one/dvc.yaml"
     )
-    assert ran(output) == ["one.collect", "one.create", "one.validate", "one.publish"]
+    assert ran(output) == ["one.collect", "one.create", "one.validate", "one.card", "one.publish"]
     assert workspace.json("catalog/tests/one-v0.json")["total_episodes"] == 4
     other = workspace.json("catalog/tests/two-v0.json")["content_sha256"]
     assert workspace.json("catalog/tests/one-v0.json")["content_sha256"] != other

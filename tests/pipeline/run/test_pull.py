@@ -167,7 +167,7 @@ def test_a_clone_that_lags_behind_gets_what_is_new_and_keeps_what_only_it_has(
     own.write_text("of nobody else")
     output = clone.run(*PULL)
     # Both folders of episodes and data, not the one with a file that DVC does not know.
-    assert "one: pulled 2 outputs" in output
+    assert "one: pulled 3 outputs" in output
     assert "one: ran publish -> " in output
     published = hashes(maintainer.root / "datasets")
     assert hashes(clone.root / "datasets") == published

@@ -85,7 +85,7 @@ gym.register("Counting-v0", entry_point=Counting)
 """
 
 TRUSTED = {"MINARI_PIPE_TRUSTED_MODULES": "my_policy,my_env"}
-ALL = ["collect", "create", "ref_scores", "validate", "publish"]
+ALL = ["collect", "create", "ref_scores", "validate", "card", "publish"]
 
 
 def run(workspace: Workspace, *arguments: str, **environment: str) -> list[str]:
@@ -149,9 +149,12 @@ def does_nothing(workspace: Workspace, name: str, measured: Callable[[Callable],
 
 
 ROWS = {
-    "author": (["author.name=Bob"], ["create", "validate", "publish"]),
-    "episodes of the scores": (["ref_scores.n_episodes=5"], ["ref_scores", "validate", "publish"]),
-    "checks": (["validate.replay_steps=1"], ["validate", "publish"]),
+    "author": (["author.name=Bob"], ["create", "validate", "card", "publish"]),
+    "episodes of the scores": (
+        ["ref_scores.n_episodes=5"],
+        ["ref_scores", "validate", "card", "publish"],
+    ),
+    "checks": (["validate.replay_steps=1"], ["validate", "card", "publish"]),
     "where blocks are made and what is installed over": (
         ["engine=processes", "engine.max_retries=9", "publish.replace=true"],
         [],
@@ -167,7 +170,7 @@ def test_a_changed_parameter_reruns(overrides, expected, workspace):
 def test_overrides_replace_the_recorded_ones_and_none_is_none(workspace):
     params = workspace.root / "pipelines" / "mine" / "params.yaml"
     plain, published = params.read_bytes(), hashes(workspace.root / "datasets")
-    expected = ["collect", "create", "validate", "publish"]
+    expected = ["collect", "create", "validate", "card", "publish"]
     assert run(workspace, "+dataset=mine", "collect.seed=1", "author.name=Bob") == expected
     assert "- collect.seed=1\n- author.name=Bob\n" in params.read_text()
     assert run(workspace, "dataset=mine", "author.name=Eve") != []
@@ -188,13 +191,13 @@ def test_a_line_in_the_users_policy_reruns_collect(workspace):
         file.write("# a remark\n")
     assert run(workspace, "+dataset=mine") == ["collect"]  # the episodes are the same
     workspace.replace("my_package/rules.py", "angle > 0", "angle < 0")
-    assert run(workspace, "+dataset=mine") == ["collect", "create", "validate", "publish"]
+    assert run(workspace, "+dataset=mine") == ["collect", "create", "validate", "card", "publish"]
 
 
 def test_a_changed_file_of_demonstrations_reruns_collect(replayed, tmp_path):
     workspace = replayed.copy(tmp_path)
     write_dapg(workspace.root / "demos.pickle", counting_episodes(seed=1))
-    expected = ["collect", "create", "validate", "publish"]
+    expected = ["collect", "create", "validate", "card", "publish"]
     assert run(workspace, "+dataset=replayed") == expected
 
 
@@ -212,7 +215,11 @@ def test_recordings_that_their_replay_does_not_resemble_are_warnings_to_acknowle
         ("findings", ()),
         ("acknowledged", (f"validate.acknowledge=[{','.join(names)}]",)),
     ):
-        assert run(workspace, "+dataset=replayed", *arguments)[-2:] == ["validate", "publish"]
+        assert run(workspace, "+dataset=replayed", *arguments)[-3:] == [
+            "validate",
+            "card",
+            "publish",
+        ]
         found = workspace.json("pipelines/replayed/validation.json")
         told = found["findings"] + found["acknowledged"]
         assert [(f["level"], f["id"]) for f in told if f["id"] in names] == [
@@ -225,7 +232,7 @@ def test_a_line_in_the_users_environment_reruns_whatever_makes_one(replayed, tmp
     workspace = replayed.copy(tmp_path)
     with (workspace.root / "my_env.py").open("a") as file:
         file.write("# a remark\n")
-    assert run(workspace, "+dataset=replayed") == ["collect", "ref_scores", "validate"]
+    assert run(workspace, "+dataset=replayed") == ["collect", "ref_scores", "validate", "card"]
 
 
 def test_another_version_is_said_in_one_line_and_reruns(workspace):
@@ -252,9 +259,7 @@ def test_another_version_is_said_in_one_line_and_reruns(workspace):
 def test_another_output_version_of_the_package_is_said_and_reruns(workspace):
     # As an older version of the package recorded it.
     number = OUTPUT_VERSION["collect"]
-    workspace.replace(
-        "pipelines/mine/params.yaml", f"code:\n  collect: {number}", "code:\n  collect: 0"
-    )
+    workspace.replace("pipelines/mine/params.yaml", f"\n  collect: {number}\n", "\n  collect: 0\n")
     workspace.replace("pipelines/mine/dvc.lock", f"code.collect: {number}", "code.collect: 0")
     shutil.rmtree(workspace.root / ".dvc" / "cache" / "runs")
     output = workspace.run(sys.executable, "-m", "minari_pipe", "+dataset=mine", **TRUSTED)
@@ -303,10 +308,10 @@ def test_a_line_in_the_code_of_a_stage_reruns_it(checkout, tmp_path):
 
     # The last two are of a policy that this pipeline does not run, and of no stage.
     edit("pipeline/stages/create.py", "checks/flags.py", "policies/sb3.py", "cli/tables.py")
-    assert would_run() == {"create", "validate"}
+    assert would_run() == {"create", "validate", "card"}
     # validate measures the random policy again, to compare it with ref_min_score.
     edit("policies/random.py")
-    expected = ["collect", "create", "ref_scores", "validate"]
+    expected = ["collect", "create", "ref_scores", "validate", "card"]
     assert would_run() == set(expected)
     if FULL:
         assert run(workspace, "+dataset=tiny") == expected
@@ -418,7 +423,7 @@ def test_a_dataset_is_made_and_installed_however_it_is_stored(stored, pictures, 
     words = [f"dataset.{key}={value}" for key, value in stored.items()]
     trusted = {"MINARI_PIPE_TRUSTED_MODULES": "my_pictures"}
     ran = pictures.pipe("+dataset=pictures", *words, "publish.replace=true", **trusted)
-    assert {"create", "validate", "publish"} <= set(ran)
+    assert {"create", "validate", "card", "publish"} <= set(ran)
     assert pictures.pipe("+dataset=pictures", *words, **trusted) == []
     validation = pictures.json("pipelines/pictures/validation.json")
     assert validation["errors"] == 0
@@ -449,8 +454,10 @@ AFTER_COLLECT = [
     "create may run: collect of mine writes pipelines/mine/episodes",
     "ref_scores is up to date",
     "validate may run: create of mine writes pipelines/mine/dataset",
-    "publish may run: create of mine writes pipelines/mine/dataset, validate of mine writes "
+    "card may run: create of mine writes pipelines/mine/dataset, validate of mine writes "
     "pipelines/mine/validation.json",
+    "publish may run: card of mine writes pipelines/mine/card, create of mine writes "
+    "pipelines/mine/dataset, validate of mine writes pipelines/mine/validation.json",
     "would be installed in {root}/tests/mine-v0",
 ]
 DRY_RUNS = {
@@ -466,6 +473,7 @@ DRY_RUNS = {
             "collect would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
             *AFTER_COLLECT[:2],
             "validate would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
+            "card would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
             "publish would run: collect.n_episodes 4 -> 6, policy.controller.gain 1.0 -> 2.0",
             AFTER_COLLECT[-1],
         ],
