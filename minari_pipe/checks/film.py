@@ -38,9 +38,15 @@ MOST_FRAMES, WIDTH, MOST_BYTES = 100, 320, 300_000
 SECONDS = 60
 #: renderers of MuJoCo that need no display, if the user has not chosen one
 RENDERERS = ("egl", "osmesa")
+#: what to install if none of them is there, on Debian and its relatives
+_EGL = "without a display, MuJoCo draws with EGL: apt install libegl1 libegl-mesa0 libgl1-mesa-dri"
 _QUALITIES = (60, 40, 20, 10)
-#: exit code if the data forbid a film
-_REFUSED = 3
+#: exit codes: there can be no film; MuJoCo could not draw with this renderer
+_REFUSED, _NOT_DRAWN = 3, 4
+
+
+class _NoFilmError(MinariPipeError):
+    """The data allow no film, whatever draws."""
 
 
 def film(
@@ -87,12 +93,12 @@ def film(
         if done.returncode == 0:
             return done.stdout
         lines = done.stderr.decode(errors="replace").strip().splitlines() or [""]
-        if done.returncode in (1, _REFUSED):  # an exception's last line, or the reason
-            reason = one_line(lines[-1][:300])
+        if done.returncode == _REFUSED:
+            raise MinariPipeError(one_line(lines[-1][:300]))
+        if done.returncode == _NOT_DRAWN:
+            reason = f"{one_line(lines[-1][:300])}; {_EGL}"
         else:
             reason = f"the renderer ended with exit code {done.returncode}"
-        if done.returncode == _REFUSED:
-            break  # another renderer would not help
     raise MinariPipeError(reason)
 
 
@@ -110,9 +116,12 @@ def main(data_path: str, index: str, allowed: str) -> int:
     subject = Subject.open(Path(data_path), options=options)
     try:
         frames = list(_frames(subject, int(index)))
-    except MinariPipeError as error:
-        sys.stderr.write(f"{one_line(error)}\n")
-        return _REFUSED
+    except Exception as error:
+        name = "" if isinstance(error, MinariPipeError) else f"{type(error).__name__}: "
+        sys.stderr.write(f"\n{name}{one_line(error)}\n")
+        # if its import has failed, only parts of MuJoCo are there
+        draws = any(module.partition(".")[0] == "mujoco" for module in sys.modules)
+        return _NOT_DRAWN if draws and not isinstance(error, _NoFilmError) else _REFUSED
     sys.stdout.buffer.write(_webp(frames))
     return 0
 
@@ -120,7 +129,7 @@ def main(data_path: str, index: str, allowed: str) -> int:
 def _frames(subject: Subject, index: int) -> Iterator[npt.NDArray[np.uint8]]:
     storage, spec = subject.storage, subject.environment
     if storage is None:
-        raise MinariPipeError(subject.fault)
+        raise _NoFilmError(subject.fault)
     (buffer,) = storage.get_episodes([index])
     (metadata,) = storage.get_episode_metadata([index])
     names = ("observations", "actions", "rewards", "terminations", "truncations", "infos")
@@ -132,20 +141,20 @@ def _frames(subject: Subject, index: int) -> Iterator[npt.NDArray[np.uint8]]:
         yield from pictures[::every]
         return
     if spec is None:
-        raise MinariPipeError("the dataset has no environment, and its observations are no images")
+        raise _NoFilmError("the dataset has no environment, and its observations are no images")
     if fault := spec_fault(subject, spec):
         raise MinariPipeError(f"its env_spec {fault}")
     start = reset_arguments(episode, takes_state=False)
     if start is None:
-        raise MinariPipeError(f"episode {index} has no seed to start it from again")
+        raise _NoFilmError(f"episode {index} has no seed to start it from again")
     if refused := recorded_fault(subject, episode, start["options"]):
-        raise MinariPipeError(refused[1])
+        raise _NoFilmError(refused[1])
     replay = Replay(subject)
     with closing(recover(subject, spec, render_mode="rgb_array")) as env:
         _draw_fast(env)
         for step, observation in enumerate(_steps(env, start, episode)):
             if replay.compare_observation(episode, step - 1, observation):
-                raise MinariPipeError(
+                raise _NoFilmError(
                     f"the replay of episode {index} leaves the recording at step {step}"
                 )
             if step % every == 0:

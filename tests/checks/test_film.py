@@ -15,7 +15,7 @@ from PIL import Image
 
 import minari_pipe
 from minari_pipe.checks import film as films
-from minari_pipe.checks.film import MOST_BYTES, MOST_FRAMES, WIDTH, film
+from minari_pipe.checks.film import MOST_BYTES, MOST_FRAMES, RENDERERS, WIDTH, film
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.storage import MinariStorage
@@ -208,3 +208,23 @@ def test_mujoco_is_filmed_without_a_display(tmp_path: Path, monkeypatch) -> None
     found = frames(shown)
     assert len(found) == len(dataset[0]) + 1
     assert np.ptp(found[0]) > 100
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_next_renderer_is_tried_and_without_any_the_line_says_what_to_install(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    with minari_pipe.DataCollector(gym.make("InvertedPendulum-v5")) as env:
+        env.reset(seed=3)
+        env.step(np.zeros(1, np.float32))
+        dataset = env.create_dataset("pole/still-v0")
+    monkeypatch.setattr(films, "RENDERERS", ("bogus",))
+    with pytest.raises(MinariPipeError, match="apt install libegl1"):
+        film(dataset.storage.data_path, 0)
+    monkeypatch.setattr(films, "RENDERERS", ("bogus", *RENDERERS))
+    try:
+        assert frames(film(dataset.storage.data_path, 0))
+    except MinariPipeError as error:
+        pytest.skip(f"no renderer on this machine: {error}")
