@@ -23,6 +23,7 @@ COMMANDS = (
     "validate",
     "card",
     "report",
+    "site",
     "delete",
     "combine",
     "split",

@@ -17,6 +17,7 @@ from minari_pipe.cli.cards import card, report
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, compact, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
+from minari_pipe.cli.site import site
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
 from minari_pipe.cli.workspace import bump, init, release
@@ -96,6 +97,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "validate": validate,
     "card": card,
     "report": report,
+    "site": site,
     "delete": delete,
     "combine": combine,
     "split": split,

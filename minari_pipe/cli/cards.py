@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minari_pipe.cli.datasets import complete_id
 from minari_pipe.cli.edits import Trusted
+from minari_pipe.cli.remote_datasets import published_card
 from minari_pipe.cli.validation import checked, found_dataset
 from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.messages import one_line
 from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.remotes import is_address
+from minari_pipe.remotes.hosting import find_datasets
+from minari_pipe.remotes.transfer.download import look
+
+if TYPE_CHECKING:
+    from minari_pipe.datasets.cards.facts import Facts
 
 Dataset = Annotated[
     str, typer.Argument(autocompletion=complete_id, help="A dataset id, its folder or file.")
@@ -67,27 +74,64 @@ def card(
 
 
 def report(
-    dataset: Dataset,
+    dataset: Annotated[
+        str,
+        typer.Argument(autocompletion=complete_id, help="A dataset id, its folder, or address."),
+    ],
+    other: Annotated[
+        str | None,
+        typer.Argument(autocompletion=complete_id, help="Another dataset, to compare with."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Default: the id with .html, here."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
-    """Write one page that shows a dataset: returns, episodes, columns, origin."""
-    from minari_pipe.datasets.cards.folder import facts_at, file_of_card, report_of
+    """Write one page that shows a dataset, or two side by side."""
+    from minari_pipe.datasets.cards.comparison import comparison
+    from minari_pipe.datasets.cards.folder import report_of
+    from minari_pipe.datasets.cards.words import file_size
+
+    facts, film = _shown(dataset)
+    names = [facts.dataset_id]
+    if other is None:
+        text = report_of(facts, film)
+    else:
+        second, second_film = _shown(other)
+        names.append(second.dataset_id)
+        text = comparison((facts, film), (second, second_film))
+    target = output or Path("-and-".join(name.replace("/", "-") for name in names) + ".html")
+    if target.exists() and not (target.is_file() and _is_report(target)):
+        raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
+    write_new(target, text.encode())
+    print(f"{one_line(', '.join(names))}: {one_line(target)}, {file_size(target.stat().st_size)}")
+    if show:
+        webbrowser.open(target.resolve().as_uri())
+
+
+def _shown(dataset: str) -> tuple[Facts, bytes | None]:
+    """Return what a report shows of a dataset: the data if they are here, else its card."""
+    from minari_pipe.datasets.cards.folder import facts_at, file_of_card
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.words import file_size
 
-    name, data_path = found_dataset(dataset)
-    facts = facts_at(data_path)
-    target = Path(f"{facts.dataset_id.replace('/', '-')}.html") if output is None else output
-    if target.exists() and not (target.is_file() and _is_report(target)):
-        raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
-    write_new(target, report_of(facts, file_of_card(data_path, FILM)).encode())
-    print(f"{one_line(name)}: {one_line(target)}, {file_size(target.stat().st_size)}")
-    if show:
-        webbrowser.open(target.resolve().as_uri())
+    if not is_address(dataset):
+        _, data_path = found_dataset(dataset)
+        return facts_at(data_path), file_of_card(data_path, FILM)
+    remote, found = find_datasets(dataset, force=True)
+    if len(found) != 1:
+        raise ConfigError(f"{one_line(dataset)} names {len(found)} datasets; expected one")
+    ((name, metadata),) = found.items()
+    there = look(remote, name)
+    facts, _, film = published_card(remote, name, metadata, there)
+    if not facts.outcomes.ids:
+        size = file_size(len(there.metadata) + sum(file.size for file in there.files.values()))
+        raise ConfigError(
+            f"{name} of {remote.address} has no card, so a report needs its data, {size}; fetch "
+            f"them: minari-pipe download {one_line(dataset)}, then: minari-pipe report {name}"
+        )
+    return facts, film
 
 
 def _is_report(path: Path) -> bool:

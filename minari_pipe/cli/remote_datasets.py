@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from minari_pipe.cli.descriptions import metadata_fields, print_environments
 from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
@@ -10,10 +11,14 @@ from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import parsed
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes import default_address
-from minari_pipe.remotes.base import METADATA
+from minari_pipe.remotes.base import METADATA, Remote
 from minari_pipe.remotes.hosting import find_datasets, split_remote_path
-from minari_pipe.remotes.transfer.download import look
+from minari_pipe.remotes.transfer.cards import read_card
+from minari_pipe.remotes.transfer.download import Expected, look
 from minari_pipe.remotes.transfer.published import parse_manifest
+
+if TYPE_CHECKING:
+    from minari_pipe.datasets.cards.facts import Facts
 
 
 def remote_place(source: str, prefix: str | None) -> tuple[str, str | None]:
@@ -78,3 +83,26 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
         if manifest is not None:
             files["content_sha256"] = str(manifest.get("content_sha256"))
         print_fields("Files", files, name_width=FILES_WIDTH)
+
+
+def published_card(
+    remote: Remote, name: str, metadata: dict[str, Any], there: Expected
+) -> tuple[Facts, dict[str, Any], bytes | None]:
+    """Return what the card of a remote's dataset says, its description, and its film."""
+    from minari_pipe.datasets.cards.page import FILM
+    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
+
+    card = read_card(remote, name, there, (*FILES, FILM))
+    manifest = parsed(there.manifest, f"its {MANIFEST}") if there.manifest else {}
+    facts = summary_of(
+        name,
+        metadata,
+        card,
+        {
+            n: {"size": f.size, **({"sha256": f.sha256} if f.sha256 else {})}
+            for n, f in there.files.items()
+            if n.startswith("data/")
+        },
+        content_sha256=manifest.get("content_sha256"),
+    )
+    return facts, description_of(card), card.get(FILM)

@@ -154,7 +154,7 @@ def test_nan_is_null_in_stats_json(tmp_path: Path) -> None:
 def test_the_page_shows_the_best_the_median_the_worst_and_the_scores(dataset: Path) -> None:
     shown = " ".join(" ".join(Page(files_of(dataset)["report.html"]).words).split())
     for words in (
-        "best : episode 1, seed 3, 1 steps, return 5, success.",
+        "best : episode 1, seed 3, 1 step, return 5, success.",
         "median : episode 3, seed 3, 2 steps, return 2, no success.",
         "worst : episode 2, seed 3, 3 steps, return 1.5, no success.",
         "1 of 4 reached success at some step.",

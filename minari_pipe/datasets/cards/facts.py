@@ -63,15 +63,16 @@ class ElementFacts:
 
     Attributes:
         statistics: see :func:`~minari_pipe.datasets.statistics.statistics_of`.
-        histogram: number of values in ``BINS`` bins from the least to the greatest.
+        histogram: number of values in ``BINS`` bins from the least to the greatest; None if it is
+            not known.
         at_low: share of the values at the lower bound of its space; None without a finite bound.
         at_high: the same for the upper bound.
     """
 
     statistics: dict[str, float]
-    histogram: Ints
-    at_low: float | None
-    at_high: float | None
+    histogram: Ints | None = None
+    at_low: float | None = None
+    at_high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -83,22 +84,22 @@ class Outcomes:
         seeds: seed of each reset; None where there is none.
         lengths: steps, shape ``(N,)``.
         returns: undiscounted, in reward units, shape ``(N,)``.
-        terminated: whether the last step terminated, shape ``(N,)``.
-        truncated: whether it was truncated, shape ``(N,)``.
+        terminated: whether the last step terminated, shape ``(N,)``; None if it is not known.
+        truncated: the same of being truncated.
         succeeded: whether a success was reached at some step, shape ``(N,)``; None if the infos do
             not say.
         pairs: number of distinct pairs of an observation and an action; None if there are too many
-            steps to count.
+            steps to count, or it is not known.
     """
 
     ids: list[int]
     seeds: list[Any]
     lengths: Ints
     returns: Floats
-    terminated: Flags
-    truncated: Flags
-    succeeded: Flags | None
-    pairs: int | None
+    terminated: Flags | None = None
+    truncated: Flags | None = None
+    succeeded: Flags | None = None
+    pairs: int | None = None
 
     @cached_property
     def notable(self) -> dict[str, int]:
@@ -155,6 +156,27 @@ class Facts:
             for element in self.elements.get(column.name, ())
         )
         return statistics_of(self.columns, each)
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes, from the metadata if no more is known of them."""
+        return len(self.outcomes.ids) or self._total("total_episodes")
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps, see :attr:`total_episodes`."""
+        return int(self.outcomes.lengths.sum()) or self._total("total_steps")
+
+    def _total(self, key: str) -> int:
+        value: Any = self.metadata.get(key)
+        return int(value) if is_finite_number(value) else 0
+
+    @property
+    def size(self) -> float:
+        """Size of the files in bytes, from the metadata if they are not known."""
+        known: float = sum(entry["size"] for entry in self.files.values())
+        megabytes: Any = self.metadata.get("dataset_size")
+        return known or (float(megabytes) * 1e6 if is_finite_number(megabytes) else 0.0)
 
     @property
     def random(self) -> float | None:

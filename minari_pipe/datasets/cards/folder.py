@@ -30,7 +30,7 @@ from minari_pipe.datasets.cards.charts import alone
 from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant_json
 from minari_pipe.datasets.cards.facts import Facts, facts_of
 from minari_pipe.datasets.cards.markdown import card_md
-from minari_pipe.datasets.cards.page import FILM, page, returns_chart
+from minari_pipe.datasets.cards.page import FILM, inlined, page, returns_chart
 from minari_pipe.datasets.cards.tables import episodes_csv, stats_json
 from minari_pipe.datasets.cards.words import line_of
 from minari_pipe.errors import ConfigError, CorruptDatasetError
@@ -68,7 +68,8 @@ def card_files(facts: Facts) -> dict[str, bytes]:
 
 def report_of(facts: Facts, film: bytes | None = None) -> str:
     """Return the report as one file, with the film in it."""
-    return page(facts, croissant_json(facts, episodes_csv(facts)), film)
+    description = croissant_json(facts, episodes_csv(facts))
+    return page(facts, description, film="" if film is None else inlined(film))
 
 
 def facts_at(data_path: Path, findings: Sequence[Mapping[str, Any]] | None = None) -> Facts:

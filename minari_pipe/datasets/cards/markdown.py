@@ -29,8 +29,7 @@ def _parts(facts: Facts) -> Iterator[str]:
         yield f"{text}\n\n"
     yield f"![Episode of median return]({FILM})\n\n![Returns](returns.svg)\n\n| | |\n|:--|:--|\n"
     yield _row("Environment", markdown(facts.environment) or "none")
-    steps = int(outcomes.lengths.sum())
-    yield _row("Episodes, steps", f"{len(outcomes.ids):,}, {steps:,}")
+    yield _row("Episodes, steps", f"{facts.total_episodes:,}, {facts.total_steps:,}")
     if len(outcomes.returns):
         low, high = (number(float(end)) for end in (outcomes.returns.min(), outcomes.returns.max()))
         mean = number(float(outcomes.returns.mean()))
@@ -42,7 +41,7 @@ def _parts(facts: Facts) -> Iterator[str]:
     for name, value in (("random", facts.random), ("expert", facts.expert)):
         if value is not None:
             yield _row(f"Mean return of the {name} policy", number(value))
-    yield _row("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
+    yield _row("Size", file_size(facts.size))
     for name, text in origin(facts):
         yield _row(markdown(name), markdown(text))
     for key, name in AUTHORS_TEXTS.items():

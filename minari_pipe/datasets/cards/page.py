@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -30,28 +31,45 @@ _FILES = 40
 _SHOWN = ("mean", "std", "min", *QUANTILES, "max")
 
 
-def page(facts: Facts, description: str, film: bytes | None = None) -> str:
+@cache
+def source_of(name: str) -> str:
+    """Return the text of a file of this package, such as ``style.css``."""
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """Return a template, which escapes what it shows and has the style of all pages."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found = environment.from_string(source_of(name))
+    found.globals["style"] = Markup(source_of("style.css"))
+    return found
+
+
+def inlined(film: bytes) -> str:
+    """Return the address of a film for a page that holds it."""
+    return f"data:image/webp;base64,{b64encode(film).decode()}"
+
+
+def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") -> str:
     """Return the page.
 
     Args:
         facts: what it says.
         description: the same as JSON-LD, for search engines.
-        film: the film, for a page that has none beside it.
+        film: address of the film; empty for none.
+        back: address of the list of datasets that it belongs to, if any.
     """
-    folder = files(__package__)
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
-    style = (folder / "style.css").read_text(encoding="utf-8")
-    return template.render(
+    return template("page.html.j2").render(
         facts=facts,
-        style=Markup(style),
+        back=back,
         json_ld=Markup(description.replace("<", "\\u003c").replace("&", "\\u0026")),
         description=line_of(facts.metadata.get("description")),
-        tiles=list(_tiles(facts)),
+        tiles=list(tiles_of(facts)),
         returns=_returns(facts),
-        film=FILM if film is None else f"data:image/webp;base64,{b64encode(film).decode()}",
+        film=film,
         film_text=_film_text(facts),
         episode_lines=list(_episode_lines(facts)),
         lengths=_lengths(facts),
@@ -89,10 +107,11 @@ def loading(dataset_id: str) -> dict[str, str]:
     }
 
 
-def _tiles(facts: Facts) -> Iterator[dict[str, str]]:
+def tiles_of(facts: Facts) -> Iterator[dict[str, str]]:
+    """Yield the most important facts, each a name, a value and a note."""
     outcomes = facts.outcomes
     yield _tile("Environment", facts.environment or "none")
-    yield _tile("Episodes", f"{len(outcomes.ids):,}", f"{int(outcomes.lengths.sum()):,} steps")
+    yield _tile("Episodes", f"{facts.total_episodes:,}", f"{facts.total_steps:,} steps")
     if len(outcomes.returns):
         scores = facts.normalized
         more = "" if scores is None else f"normalized score {float(scores.mean()):.3f}"
@@ -103,7 +122,7 @@ def _tiles(facts: Facts) -> Iterator[dict[str, str]]:
     if facts.random is not None or facts.expert is not None:
         ends = [number(end) or "?" for end in (facts.random, facts.expert)]
         yield _tile("Random, expert", ", ".join(ends), "mean returns of the reference policies")
-    yield _tile("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
+    yield _tile("Size", file_size(facts.size))
     yield _tile("License", line_of(facts.metadata.get("license"), 60) or "not stated")
 
 
@@ -123,15 +142,20 @@ def _returns(facts: Facts) -> dict[str, Any] | None:
     return {"own": Markup(own), "wide": Markup(wide), "mean": spread}
 
 
-def _returns_chart(facts: Facts, *, wide: bool) -> str:
-    returns = facts.outcomes.returns
-    returns = returns[np.isfinite(returns)]
-    low, high = (float(returns.min()), float(returns.max())) if len(returns) else (0.0, 0.0)
-    marks = [
+def marks_of(facts: Facts) -> list[Mark]:
+    """Return the reference scores as marks on an axis of returns."""
+    return [
         Mark(value, f"{name} {number(value)}")
         for name, value in (("random", facts.random), ("expert", facts.expert))
         if value is not None
     ]
+
+
+def _returns_chart(facts: Facts, *, wide: bool) -> str:
+    returns = facts.outcomes.returns
+    returns = returns[np.isfinite(returns)]
+    low, high = (float(returns.min()), float(returns.max())) if len(returns) else (0.0, 0.0)
+    marks = marks_of(facts)
     around = None
     if wide:
         ends = [low, high, *(mark.value for mark in marks)]
@@ -155,13 +179,15 @@ def _episode_lines(facts: Facts) -> Iterator[str]:
     else:
         median = number(float(np.median(outcomes.lengths)))
         yield f"{shortest:,} to {longest:,} steps, median {median}."
-    ends = {
-        "terminated": int((outcomes.terminated & ~outcomes.truncated).sum()),
-        "truncated": int((outcomes.truncated & ~outcomes.terminated).sum()),
-        "terminated and truncated at once": int((outcomes.terminated & outcomes.truncated).sum()),
-        "without an end": int((~outcomes.terminated & ~outcomes.truncated).sum()),
-    }
-    yield ", ".join(f"{value:,} {name}" for name, value in ends.items() if value) + "."
+    terminated, truncated = outcomes.terminated, outcomes.truncated
+    if terminated is not None and truncated is not None:
+        ends = {
+            "terminated": int((terminated & ~truncated).sum()),
+            "truncated": int((truncated & ~terminated).sum()),
+            "terminated and truncated at once": int((terminated & truncated).sum()),
+            "without an end": int((~terminated & ~truncated).sum()),
+        }
+        yield ", ".join(f"{value:,} {name}" for name, value in ends.items() if value) + "."
     if outcomes.succeeded is not None:
         yield f"{int(outcomes.succeeded.sum()):,} of {n:,} reached success at some step."
     if outcomes.pairs is not None:
@@ -187,7 +213,8 @@ def _lengths(facts: Facts) -> Markup | None:
 def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
     outcomes = facts.outcomes
     for name, place in outcomes.notable.items():
-        trace = facts.traces[place]
+        if (trace := facts.traces.get(place)) is None:
+            continue
         success = ""
         if outcomes.succeeded is not None:
             success = ", success" if outcomes.succeeded[place] else ", no success"
@@ -196,7 +223,7 @@ def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
             "name": name.partition(",")[0],
             "id": outcomes.ids[place],
             "seed": outcomes.seeds[place],
-            "length": f"{int(outcomes.lengths[place]):,} steps",
+            "length": f"{(n := int(outcomes.lengths[place])):,} step{'' if n == 1 else 's'}",
             "value": number(float(outcomes.returns[place])),
             "success": success,
             "chart": Markup(charts.trace(trace, title)),
@@ -216,7 +243,8 @@ def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
         elements = facts.elements.get(column.name, ())
         shown = elements[: max(_LISTED - listed, 0)]
         listed += len(shown)
-        with_charts = charted + len(shown) <= _CHARTED
+        known = all(one.histogram is not None for one in shown)
+        with_charts = known and charted + len(shown) <= _CHARTED
         charted += len(shown) if with_charts else 0
         yield {
             "name": column.name,
@@ -250,10 +278,14 @@ def _row(name: str, element: ElementFacts, chart: bool) -> dict[str, Any]:
     return {
         "name": name,
         "cells": [number(found[key]) for key in _SHOWN],
-        "chart": Markup(charts.spark(element.histogram.tolist(), title)) if chart else "",
+        "chart": Markup(_spark(element, title)) if chart else "",
         "low": "" if element.at_low is None else percent(element.at_low),
         "high": "" if element.at_high is None else percent(element.at_high),
     }
+
+
+def _spark(element: ElementFacts, title: str) -> str:
+    return "" if element.histogram is None else charts.spark(element.histogram.tolist(), title)
 
 
 def _left_out(facts: Facts) -> str:

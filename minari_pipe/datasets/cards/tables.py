@@ -34,7 +34,6 @@ def episodes_csv(facts: Facts) -> str:
     writer.writerow(COLUMNS)
     for place, number in enumerate(outcomes.ids):
         seed = outcomes.seeds[place]
-        succeeded = outcomes.succeeded
         writer.writerow(
             (
                 number,
@@ -42,9 +41,10 @@ def episodes_csv(facts: Facts) -> str:
                 int(outcomes.lengths[place]),
                 f"{outcomes.returns[place]:.10g}",
                 "" if scores is None else f"{scores[place]:.6g}",
-                int(outcomes.terminated[place]),
-                int(outcomes.truncated[place]),
-                "" if succeeded is None else int(succeeded[place]),
+                *(
+                    "" if flags is None else int(flags[place])
+                    for flags in (outcomes.terminated, outcomes.truncated, outcomes.succeeded)
+                ),
             )
         )
     return text.getvalue()

@@ -1,0 +1,107 @@
+"""The command ``site``: pages to browse the datasets of a root, a workspace or a remote."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minari_pipe.cli.remote_datasets import published_card, remote_place
+from minari_pipe.cli.tables import counted
+from minari_pipe.core.datasets_root import ROOT_VARIABLE, data_path_of, get_dataset_path
+from minari_pipe.core.files.manifest import entries_of
+from minari_pipe.core.files.manifest_update import known_manifest
+from minari_pipe.core.messages import one_line
+from minari_pipe.datasets.library import list_local_datasets
+from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.pipeline.workspace import find_root
+from minari_pipe.remotes import is_address
+from minari_pipe.remotes.hosting import list_remote_datasets, opened
+from minari_pipe.remotes.transfer.download import look
+from minari_pipe.storage.base import MinariStorage
+
+if TYPE_CHECKING:
+    from minari_pipe.datasets.cards.site import Entry
+
+
+def site(
+    source: Annotated[
+        str, typer.Argument(help="local, remote, workspace, a folder, or an address.")
+    ] = "local",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the pages.")
+    ] = Path("site"),
+    all: Annotated[bool, typer.Option("--all", "-a", help="Show every version.")] = False,
+) -> None:
+    """Write a static site of the datasets of a root, a workspace or a remote."""
+    from minari_pipe.datasets.cards.site import write_site
+
+    if source == "remote" or (is_address(source) and not Path(source).is_dir()):
+        place, prefix = remote_place(source, None)
+        entries = _remote_entries(place, prefix, all)
+    else:
+        root = _root(source)
+        place = str(root)
+        os.environ[ROOT_VARIABLE] = place
+        entries = _local_entries(all)
+    n = write_site(output, entries, "Datasets")
+    if not n:
+        raise ConfigError(f"there are no datasets in {one_line(place)}")
+    print(f"{counted(n, 'dataset')}: {one_line(output / 'index.html')}")
+
+
+def _root(source: str) -> Path:
+    """Return the datasets root that a word or a folder names."""
+    if source == "local":
+        return get_dataset_path()
+    folder = find_root() if source == "workspace" else Path(os.path.abspath(source))
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{one_line(source)} is no folder; expected local, remote, workspace, a folder with "
+            "datasets, or an address"
+        )
+    return folder / "datasets" if (folder / ".dvc").is_dir() else folder
+
+
+def _local_entries(all: bool) -> Iterator[Entry]:
+    from minari_pipe.datasets.cards.folder import files_of_card
+    from minari_pipe.datasets.cards.page import FILM
+    from minari_pipe.datasets.cards.site import Entry
+    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
+
+    for name, metadata in list_local_datasets(latest_version=not all).items():
+        data = data_path_of(name)
+        content = known_manifest(data)
+        card = {} if content is None else files_of_card(data.parent, content, (*FILES, FILM))
+        storage = None if "episodes.csv" in card else _opened(name, data)
+        facts = summary_of(
+            name,
+            metadata,
+            card,
+            {}
+            if content is None
+            else {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")},
+            content_sha256=None if content is None else content.get("content_sha256"),
+            storage=storage,
+        )
+        yield Entry(facts, description_of(card), card.get(FILM))
+
+
+def _opened(name: str, data: Path) -> MinariStorage | None:
+    try:
+        return MinariStorage.read(data)
+    except MinariPipeError as error:
+        warnings.warn(f"{name}: {error}", stacklevel=2)
+        return None
+
+
+def _remote_entries(place: str, prefix: str | None, all: bool) -> Iterator[Entry]:
+    from minari_pipe.datasets.cards.site import Entry
+
+    remote = opened(place)
+    for name, metadata in list_remote_datasets(place, prefix, latest_version=not all).items():
+        yield Entry(*published_card(remote, name, metadata, look(remote, name)))

@@ -1,0 +1,295 @@
+"""Make a static site of datasets: pages to browse, and one page for each.
+
+::
+
+    index.html               all datasets; above 500, their namespaces and the datasets without one
+    datasets.json            the same for programs
+    datasets/<id>.html       one dataset, with its film beside it
+    namespaces/<name>.html   only above 500 datasets
+
+The pages need no server, ask for nothing outside the folder, and can be read without scripts, which
+search, filter and sort.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.files.links import files_below
+from minari_pipe.core.files.swap import swap_in
+from minari_pipe.core.json_object import json_object
+from minari_pipe.datasets.cards import charts
+from minari_pipe.datasets.cards.facts import Facts
+from minari_pipe.datasets.cards.page import page, source_of, template
+from minari_pipe.datasets.cards.words import file_size, line_of, number, percent
+from minari_pipe.errors import ConfigError, LinkError
+
+#: most datasets on one page; above, there is a page for each namespace
+MOST = 500
+#: bins of the small charts
+_BINS = 24
+_INDEX, _JSON = "index.html", "datasets.json"
+_ORDERS = (
+    ("id", "name"),
+    ("score", "normalized score"),
+    ("success", "success"),
+    ("episodes", "episodes"),
+    ("size", "size"),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset of a site.
+
+    Attributes:
+        facts: what is known of it.
+        description: the content of its ``croissant.json``; empty if there is none.
+        film: its film, if there is one.
+    """
+
+    facts: Facts
+    description: Mapping[str, Any]
+    film: bytes | None
+
+    @property
+    def place(self) -> str:
+        """The path of its page, without the ending."""
+        return f"datasets/{self.facts.dataset_id}"
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; empty if it has none."""
+        return parse_dataset_id(self.facts.dataset_id)[0] or ""
+
+
+def write_site(target: Path, entries: Iterable[Entry], title: str) -> int:
+    """Write a site into a folder, in place of an older site; return the number of datasets.
+
+    Args:
+        target: the folder.
+        entries: the datasets, in the order of the pages.
+        title: heading of the first page.
+
+    Raises:
+        ConfigError: the folder holds files that are not those of a site.
+        LinkError: it is a symlink.
+    """
+    if target.is_symlink():
+        raise LinkError(f"{target} is a symlink; give --output the folder itself")
+    _refuse_others(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=".site-", dir=target.parent))
+    try:
+        names = []
+        found = []
+        for entry in entries:
+            row = _row(entry)
+            found.append((entry.namespace, row))
+            for name, content in _files(entry, row):
+                names.append(name)
+                _write(new / name, content)
+        for name, content in _lists(found, title):
+            names.append(name)
+            _write(new / name, content)
+        datasets = [row["facts"] for _, row in found]
+        index = {"title": title, "datasets": datasets, "files": sorted(names)}
+        _write(new / _JSON, json.dumps(index).encode())
+        new.chmod(0o755)
+        _refuse_others(target)
+        swap_in(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return len(found)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _refuse_others(target: Path) -> None:
+    """Raise if a folder holds anything that this module did not write."""
+    if not os.path.lexists(target):
+        return
+    if not target.is_dir():
+        raise ConfigError(f"{target} is a file; give --output a folder")
+    found = set(files_below(target))
+    known: Any = []
+    if _JSON in found:
+        try:
+            known = json_object((target / _JSON).read_bytes()).get("files")
+        except (OSError, ValueError):
+            known = []
+    known = {_JSON, *known} if isinstance(known, list) and all(map(_is_text, known)) else set()
+    if others := sorted(found - known):
+        raise ConfigError(
+            f"{target} holds {others[0]!r}, which is no file of a site, so it is not replaced; "
+            "choose another --output"
+        )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _files(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of one dataset, by name."""
+    place = entry.place
+    back = "../" * place.count("/") + _INDEX
+    description = json.dumps(entry.description) if entry.description else ""
+    film = "" if entry.film is None else f"{place.rpartition('/')[2]}.webp"
+    yield row["page"], page(entry.facts, description, film=film, back=back).encode()
+    if entry.film is not None:
+        yield f"{place}.webp", entry.film
+        if row["still"]:
+            yield row["still"], still_of(entry.film)
+
+
+def _lists(found: list[tuple[str, dict[str, Any]]], title: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the pages that list datasets, by name."""
+    if len(found) <= MOST:
+        yield _INDEX, _list([row for _, row in found], title)
+        return
+    of: dict[str, list[dict[str, Any]]] = {}
+    for namespace, row in found:
+        of.setdefault(namespace, []).append(row)
+    alone = of.pop("", [])
+    names = [
+        {
+            "name": namespace,
+            "page": f"namespaces/{namespace}.html",
+            "datasets": f"{len(rows):,}",
+            "episodes": f"{sum(row['facts']['episodes'] for row in rows):,}",
+        }
+        for namespace, rows in sorted(of.items())
+    ]
+    yield _INDEX, _list(alone, title, namespaces=names)
+    for namespace, rows in of.items():
+        top = "../" * (namespace.count("/") + 1)
+        yield f"namespaces/{namespace}.html", _list(rows, namespace, top=top)
+
+
+def _list(
+    rows: list[dict[str, Any]],
+    title: str,
+    *,
+    namespaces: list[dict[str, str]] | None = None,
+    top: str = "",
+) -> bytes:
+    """Return a page that lists datasets.
+
+    Args:
+        rows: the datasets.
+        title: its heading.
+        namespaces: namespaces with pages of their own.
+        top: how to reach the folder of the site.
+    """
+    n = len(rows) + sum(int(one["datasets"].replace(",", "")) for one in namespaces or ())
+    shown = [
+        {**row, **{key: top + row[key] if row[key] else "" for key in ("page", "still")}}
+        for row in rows
+    ]
+    text: str = template("site.html.j2").render(
+        title=title,
+        about=f"{n:,} dataset{'' if n == 1 else 's'} for offline reinforcement learning, in the "
+        "Minari standard.",
+        back=f"{top}{_INDEX}" if top else "",
+        namespaces=namespaces,
+        rows=shown,
+        environments=sorted({row["environment"] for row in rows}),
+        licenses=sorted({row["license"] for row in rows if row["license"]}),
+        orders=_ORDERS,
+        script=Markup(source_of("site.js")),
+    )
+    return text.encode()
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """Return what a list shows of a dataset."""
+    facts, outcomes = entry.facts, entry.facts.outcomes
+    returns = outcomes.returns[np.isfinite(outcomes.returns)]
+    scores = facts.normalized
+    score = float(scores.mean()) if scores is not None and len(scores) else None
+    won = outcomes.succeeded
+    success = float(won.mean()) if won is not None and len(won) else None
+    description = line_of(facts.metadata.get("description"), 120)
+    license_name = line_of(facts.metadata.get("license"), 60)
+    environment = line_of(facts.environment, 80) or "none"
+    numbers = {
+        "score": score if score is None or np.isfinite(score) else None,
+        "success": success,
+        "episodes": facts.total_episodes,
+        "size": facts.size,
+    }
+    chart, spread = "", ""
+    if len(returns):
+        low, high = float(returns.min()), float(returns.max())
+        bins, _ = np.histogram(returns, _BINS, (low, high if high > low else low + 1))
+        spread = f"{number(low)} to {number(high)}" if high > low else number(low)
+        chart = charts.spark(bins.tolist(), f"Histogram of returns, {spread}")
+    page_path = f"{entry.place}.html"
+    text = f"{facts.dataset_id} {environment} {description} {license_name}".lower()
+    return {
+        "id": facts.dataset_id,
+        "page": page_path,
+        "still": f"{entry.place}-still.webp" if entry.film and still_of(entry.film) else "",
+        "environment": environment,
+        "license": license_name,
+        "description": description,
+        "chart": Markup(chart),
+        "returns": spread,
+        "score": "" if score is None else f"{score:.3f}".replace("-", "\N{MINUS SIGN}"),
+        "success": "" if success is None else percent(success),
+        "episodes": f"{facts.total_episodes:,}",
+        "steps": f"{facts.total_steps:,}",
+        "size": file_size(facts.size),
+        "text": text,
+        "numbers": json.dumps(numbers),
+        "facts": {
+            "id": facts.dataset_id,
+            "environment": environment,
+            "description": line_of(facts.metadata.get("description")),
+            "license": license_name or None,
+            "episodes": facts.total_episodes,
+            "steps": facts.total_steps,
+            "mean_return": float(returns.mean()) if len(returns) else None,
+            "normalized_score": numbers["score"],
+            "success": success,
+            "size": facts.size,
+            "page": page_path,
+        },
+    }
+
+
+def still_of(film: bytes) -> bytes:
+    """Return the first frame of an animated WebP as a picture; empty if the film has none.
+
+    The frame is in a chunk ``ANMF``, behind 16 bytes about it, as a chunk that is a picture by
+    itself; see https://developers.google.com/speed/webp/docs/riff_container.
+    """
+    place = 12
+    if film[:4] != b"RIFF" or film[8:12] != b"WEBP":
+        return b""
+    while place + 8 <= len(film):
+        name, size = film[place : place + 4], int.from_bytes(film[place + 4 : place + 8], "little")
+        if name == b"ANMF":
+            chunk = film[place + 24 : place + 8 + size]
+            if chunk[:4] not in (b"VP8 ", b"VP8L"):
+                return b""
+            end = 8 + int.from_bytes(chunk[4:8], "little")
+            picture = b"WEBP" + chunk[: end + end % 2]
+            return b"RIFF" + len(picture).to_bytes(4, "little") + picture
+        place += 8 + size + size % 2
+    return b""

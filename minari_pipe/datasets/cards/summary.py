@@ -1,0 +1,144 @@
+"""Gather what is known of a dataset from its card and its metadata, for pages without the data.
+
+Sites and remotes show many datasets, whose data are elsewhere or take too long to read. The files
+of a card may be a stranger's, so nothing here trusts them: what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minari_pipe.core.json_object import json_object
+from minari_pipe.core.metadata import metadata_faults
+from minari_pipe.datasets.cards.croissant import RAI_NAMES
+from minari_pipe.datasets.cards.facts import ElementFacts, Facts, Outcomes
+from minari_pipe.datasets.cards.words import line_of
+from minari_pipe.datasets.episodes_table import EpisodeTable
+from minari_pipe.datasets.statistics import QUANTILES, Column
+from minari_pipe.storage.base import MinariStorage
+
+#: files of a card that a summary is made of
+FILES = ("croissant.json", "episodes.csv", "stats.json")
+#: most elements of columns that are read
+_ELEMENTS = 1000
+
+
+def summary_of(
+    dataset_id: str,
+    metadata: Mapping[str, Any],
+    card: Mapping[str, bytes],
+    files: Mapping[str, Mapping[str, Any]],
+    *,
+    content_sha256: str | None = None,
+    storage: MinariStorage | None = None,
+) -> Facts:
+    """Return what a card and the metadata say of a dataset.
+
+    Args:
+        dataset_id: id of the dataset.
+        metadata: its metadata.
+        card: files of its card by name, as far as there are any.
+        files: the entries of its other files, as the manifest has them.
+        content_sha256: checksum of its content, if known.
+        storage: holds its episodes, whose table is used if the card has none.
+    """
+    faults = dict(metadata_faults(metadata))
+    outcomes = _outcomes(card.get("episodes.csv", b""))
+    if outcomes is None and storage is not None:
+        outcomes = _outcomes_of(storage)
+    columns, elements = _columns(card.get("stats.json", b""))
+    said = description_of(card)
+    texts = {key: line_of(said.get(name)) for key, name in RAI_NAMES.items()}
+    return Facts(
+        dataset_id,
+        {key: value for key, value in metadata.items() if key not in faults},
+        outcomes or Outcomes([], [], np.zeros(0, np.int64), np.zeros(0)),
+        columns,
+        elements,
+        files,
+        content_sha256,
+        texts={key: text for key, text in texts.items() if text},
+    )
+
+
+def description_of(card: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the content of a card's ``croissant.json``; empty if it cannot be read."""
+    try:
+        return json_object(card.get("croissant.json", b"{}"))
+    except ValueError:
+        return {}
+
+
+def _outcomes(table: bytes) -> Outcomes | None:
+    """Read ``episodes.csv``; None if it is not such a table."""
+    try:
+        rows = list(csv.DictReader(io.StringIO(table.decode())))
+        if not rows or any(None in row.values() for row in rows):  # a row is too short
+            return None
+
+        def of(name: str) -> list[str]:
+            return [row[name] for row in rows]
+
+        lengths = np.array(of("steps"), np.int64)
+        if lengths.min() < 0:
+            return None
+        return Outcomes(
+            ids=list(map(int, of("id"))),
+            seeds=[int(seed) if seed else None for seed in of("seed")],
+            lengths=lengths,
+            returns=np.array(of("return"), np.float64),
+            terminated=_flags(of("terminated")),
+            truncated=_flags(of("truncated")),
+            succeeded=_flags(of("success")),
+        )
+    except (KeyError, ValueError, TypeError, OverflowError, csv.Error):
+        return None
+
+
+def _flags(texts: Sequence[str]) -> npt.NDArray[np.bool_] | None:
+    return np.array(texts) == "1" if set(texts) <= {"0", "1"} else None
+
+
+def _outcomes_of(storage: MinariStorage) -> Outcomes:
+    table = EpisodeTable(storage, np.arange(storage.total_episodes))
+    return Outcomes(
+        ids=table["id"].tolist(),
+        seeds=table["seed"].tolist(),
+        lengths=table["total_steps"].astype(np.int64),
+        returns=table["return"].astype(np.float64),
+    )
+
+
+def _columns(stats: bytes) -> tuple[list[Column], dict[str, list[ElementFacts]]]:
+    """Read ``stats.json``; columns that are not as described there are left out."""
+    try:
+        found = json_object(stats)
+    except ValueError:
+        return [], {}
+    columns: list[Column] = []
+    elements: dict[str, list[ElementFacts]] = {}
+    for name, statistics in found.items():
+        try:
+            values = {
+                key: np.array(statistics[key], np.float64)
+                for key in ("min", "max", "mean", "std", *QUANTILES)
+            }
+            (rows,) = map(int, statistics["count"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        shape = values["mean"].shape
+        if any(value.shape != shape for value in values.values()):
+            continue
+        flat = {key: value.reshape(-1)[:_ELEMENTS].tolist() for key, value in values.items()}
+        columns.append(Column((name,), () if shape == (1,) else shape, rows, "", False))
+        elements[name] = [
+            ElementFacts({key: each[place] for key, each in flat.items()})
+            for place in range(len(flat["mean"]))
+        ]
+    return columns, elements
