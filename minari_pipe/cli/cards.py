@@ -116,7 +116,7 @@ def _shown(dataset: str) -> tuple[Facts, bytes | None]:
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.words import file_size
 
-    if not is_address(dataset):
+    if Path(dataset).exists() or not is_address(dataset):
         _, data_path = found_dataset(dataset)
         return facts_at(data_path), file_of_card(data_path, FILM)
     remote, found = find_datasets(dataset, force=True)

@@ -44,10 +44,8 @@ def site(
         place, prefix = remote_place(source, None)
         entries = _remote_entries(place, prefix, all)
     else:
-        root = _root(source)
-        place = str(root)
-        os.environ[ROOT_VARIABLE] = place
-        entries = _local_entries(all)
+        place = str(_root(source))
+        entries = _local_entries(place, all)
     n = write_site(output, entries, "Datasets")
     if not n:
         raise ConfigError(f"there are no datasets in {one_line(place)}")
@@ -67,14 +65,24 @@ def _root(source: str) -> Path:
     return folder / "datasets" if (folder / ".dvc").is_dir() else folder
 
 
-def _local_entries(all: bool) -> Iterator[Entry]:
+def _local_entries(root: str, all: bool) -> Iterator[Entry]:
     from minari_pipe.datasets.cards.folder import files_of_card
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.site import Entry
     from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
 
-    for name, metadata in list_local_datasets(latest_version=not all).items():
-        data = data_path_of(name)
+    before = os.environ.get(ROOT_VARIABLE)
+    os.environ[ROOT_VARIABLE] = root
+    try:
+        found = {
+            name: (metadata, data_path_of(name))
+            for name, metadata in list_local_datasets(latest_version=not all).items()
+        }
+    finally:
+        del os.environ[ROOT_VARIABLE]
+        if before is not None:
+            os.environ[ROOT_VARIABLE] = before
+    for name, (metadata, data) in found.items():
         content = known_manifest(data)
         card = {} if content is None else files_of_card(data.parent, content, (*FILES, FILM))
         storage = None if "episodes.csv" in card else _opened(name, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,66 @@ def test_a_report_of_a_folder_or_of_an_older_file_is_written_too(
     monkeypatch.chdir(tmp_path)
     assert run("report", str(place()), "-o", "a.html").stdout
     assert "tests/none-v0" in error("report", "tests/none-v0")
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    """The address of a remote with one dataset that has a card, and one that has none."""
+    make()
+    run("combine", ID, ID, "--dataset-id", "tests/twice-v0")
+    run("card", ID, "--no-film")
+    address = f"file://{tmp_path / 'remote'}"
+    for name in (ID, "tests/twice-v0"):
+        run("upload", name, "--to", address)
+    return address
+
+
+def test_report_of_an_address_reads_the_card_and_no_data(remote: str, tmp_path: Path) -> None:
+    for path in (tmp_path / "remote").rglob("*.hdf5"):
+        path.write_bytes(b"unreadable")
+    said = run("report", f"{remote}/{ID}", "-o", str(tmp_path / "r.html")).stdout
+    assert said.startswith(f"{ID}: ")
+    assert "Histogram of returns" in (tmp_path / "r.html").read_text()
+    said = error("report", f"{remote}/tests/twice-v0", "-o", str(tmp_path / "s.html"))
+    assert "has no card, so a report needs its data, " in said
+    assert f"minari-pipe download {remote}/tests/twice-v0" in said
+    assert not (tmp_path / "s.html").exists()
+
+
+def test_a_card_that_is_not_what_its_manifest_names_is_refused(remote: str, tmp_path: Path) -> None:
+    path = tmp_path / "remote" / ID / "card" / "stats.json"
+    path.write_bytes(path.read_bytes().replace(b"0", b"1"))
+    said = error("report", f"{remote}/{ID}", "-o", str(tmp_path / "r.html"))
+    assert f"has other bytes of {ID}/card/stats.json than its manifest names" in said
+
+
+def test_report_shows_two_datasets_side_by_side(tmp_path: Path, remote: str) -> None:
+    target = tmp_path / "both.html"
+    said = run("report", ID, f"{remote}/{ID}", "-o", str(target)).stdout
+    assert said.startswith(f"{ID}, {ID}: {target}, ")
+    assert target.read_text().count("Returns, from ") == 2
+
+
+def test_site_shows_a_root_or_a_remote(remote: str, tmp_path: Path) -> None:
+    for number, source in enumerate(([], [remote], [str(get_dataset_path())])):
+        folder = tmp_path / f"site{number}"
+        assert run("site", *source, "-o", str(folder)).stdout == (
+            f"2 datasets: {folder / 'index.html'}\n"
+        )
+        found = json.loads((folder / "datasets.json").read_text())["datasets"]
+        assert [one["id"] for one in found] == [ID, "tests/twice-v0"]
+        has_returns = [one["mean_return"] is not None for one in found]
+        assert has_returns == [True, source != [remote]]
+    assert "there are no datasets in" in error("site", str(tmp_path / "site0"), "-o", "x")
+    assert "no folder; expected local, remote, workspace" in error("site", "nowhere", "-o", "x")
+
+
+def test_site_shows_what_a_workspace_has_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    shutil.copytree(get_dataset_path() / ID, tmp_path / "datasets" / ID)
+    (tmp_path / ".dvc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for source in ("workspace", str(tmp_path)):
+        assert run("site", source).stdout == "1 dataset: site/index.html\n"

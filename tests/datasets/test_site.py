@@ -1,4 +1,4 @@
-"""A site shows many datasets, from their cards, their tables of episodes, or their metadata alone."""
+"""A site shows many datasets: from their cards, their tables of episodes, or metadata alone."""
 
 from __future__ import annotations
 
