@@ -24,6 +24,7 @@ _TABLES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
         ("case", "size", "time", "Minari", "here", "ratio", "beside", "limit", "goal", "reached"),
     ),
     ("Publishing", ("remote",), ("case", "size", "here", "limit", "goal", "reached")),
+    ("Describing", ("card",), ("case", "size", "here", "goal", "reached")),
 )
 _TO_THE_LEFT = ("case", "size", "time", "beside", "goal")
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from benchmarks.cases import (
     acting,
+    cards,
     collecting,
     first,
     large,
@@ -25,7 +26,7 @@ def all_cases() -> list[Case]:
 
     Example:
         >>> sorted({case.group for case in all_cases()})
-        ['act', 'collect', 'read', 'remote', 'scale', 'write']
+        ['act', 'card', 'collect', 'read', 'remote', 'scale', 'write']
     """
     return [
         *writing.cases(),
@@ -38,6 +39,7 @@ def all_cases() -> list[Case]:
         *acting.cases(),
         *scale.cases(),
         *remotes.cases(),
+        *cards.cases(),
     ]
 
 

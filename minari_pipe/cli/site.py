@@ -45,7 +45,7 @@ def site(
         entries = _remote_entries(place, prefix, all)
     else:
         place = str(_root(source))
-        entries = _local_entries(place, all)
+        entries = local_entries(place, all)
     n = write_site(output, entries, "Datasets")
     if not n:
         raise ConfigError(f"there are no datasets in {one_line(place)}")
@@ -65,7 +65,13 @@ def _root(source: str) -> Path:
     return folder / "datasets" if (folder / ".dvc").is_dir() else folder
 
 
-def _local_entries(root: str, all: bool) -> Iterator[Entry]:
+def local_entries(root: str, all: bool) -> Iterator[Entry]:
+    """Yield what a site shows of the datasets of a root.
+
+    Args:
+        root: the root.
+        all: every version, not only the latest of each.
+    """
     from minari_pipe.datasets.cards.folder import files_of_card
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.site import Entry

@@ -142,3 +142,11 @@ def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
     told = workspace.refused("+dataset=dot", "card.limits=none", **TRUSTED)
     assert "card" in told
     assert "limitations" in told
+
+
+def test_dvc_draws_the_returns_of_the_card(made: tuple[Workspace, str], tmp_path: Path) -> None:
+    workspace = made[0].copy(tmp_path)
+    workspace.dvc("plots", "show", "--out", "plots")
+    (plot,) = (workspace.root / "plots" / "static").glob("*returns.svg")
+    assert plot.read_bytes() == (cards(workspace)[0] / "returns.svg").read_bytes()
+    assert plot.name in (workspace.root / "plots" / "index.html").read_text()
