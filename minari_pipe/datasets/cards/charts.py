@@ -95,22 +95,23 @@ def histogram(
     base = _HEIGHT - _BOTTOM
     y = _Axis(0, max(max(counts, default=0), 1), base, _TOP)
     bars = []
-    for place, value in enumerate(counts):
-        shares = (place / len(counts), (place + 1) / len(counts))
-        edges = [low * (1 - share) + high * share for share in shares]
-        left, right = (x.at(edge) for edge in edges)
+    n = len(counts)
+    for place, value in enumerate(counts if high > low else counts[:1]):
+        if not value:
+            continue
+        first, last = place / n, (place + 1) / n
+        edges = (low * (1 - first) + high * first, low * (1 - last) + high * last)
+        left, right = x.at(edges[0]), x.at(edges[1])
         if high <= low:  # one value: a bar in the middle
             left, right = left - 12, right + 12
-        if value:
-            words = f"{value:,} episodes from {number(edges[0])} to {number(edges[1])}"
-            gap = min(1.0, (right - left) / 4)
-            bars.append(
-                f'<rect x="{_px(left + gap / 2)}" y="{_px(y.at(value))}" '
-                f'width="{_px(max(right - left - gap, 1))}" height="{_px(base - y.at(value))}">'
-                f"<title>{html.escape(words)}</title></rect>"
-            )
-        if high <= low:
-            break
+        gap = min(1.0, (right - left) / 4)
+        top = y.at(value)
+        words = f"{value:,} episodes from {number(edges[0])} to {number(edges[1])}"
+        bars.append(
+            f'<rect x="{_px(left + gap / 2)}" y="{_px(top)}" '
+            f'width="{_px(max(right - left - gap, 1))}" height="{_px(base - top)}">'
+            f"<title>{words}</title></rect>"
+        )
     parts = [
         _line(_SIDE, base, _WIDTH - _SIDE, base, "line"),
         f'<g fill="var(--bar)">{"".join(bars)}</g>',
