@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
+from minari_pipe.datasets.cards.dates import in_script
 from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts
 from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
 from minari_pipe.datasets.statistics import QUANTILES, Column
@@ -47,7 +48,7 @@ def page(facts: Facts, description: str, film: bytes | None = None) -> str:
     return template.render(
         facts=facts,
         style=Markup(style),
-        json_ld=Markup(description.replace("<", "\\u003c").replace("&", "\\u0026")),
+        json_ld=Markup(in_script(description)),
         description=line_of(facts.metadata.get("description")),
         tiles=list(_tiles(facts)),
         returns=_returns(facts),
