@@ -182,7 +182,7 @@ UNSAFE = {
     "other line ends": "---\nviewer: false\na: 'b\u2028c'\n---\n",
     "a lone CR": "---\nviewer: false\ra: b\n---\n",
     "an end of YAML": "---\na: b\n...\n---\n",
-    "nested": f"---\nviewer: false\na: {'[' * 5000}\n---\n",
+    "nested": f"---\nviewer: false\na: {'[' * 5000}{']' * 5000}\n---\n",
     "long": f"---\nviewer: false\na: {'b' * 200_000}\n---\n",
 }
 
