@@ -97,7 +97,7 @@ def _release_date(dataset_id: str) -> str | None:
     """Return the date at which the workspace around the current folder released a dataset."""
     try:
         root = find_root()
-    except (ConfigError, OSError):  # not in a workspace
+    except ConfigError:  # not in a workspace
         return None
     content = published_manifest(get_dataset_path(dataset_id))
     return None if content is None else release_date(dataset_id, root, content)

@@ -82,10 +82,6 @@ def test_upload_states_the_date_of_a_release_of_the_workspace(
     run("upload", "tests/here-v0", "--to", str(tmp_path / "elsewhere"))
     card = tmp_path / "elsewhere" / "tests" / "here-v0" / "card" / "croissant.json"
     assert "datePublished" not in json.loads(card.read_text())
-    (tmp_path / "deleted").mkdir()
-    monkeypatch.chdir(tmp_path / "deleted")
-    (tmp_path / "deleted").rmdir()
-    run("upload", "tests/here-v0", "--to", str(tmp_path / "another"))
 
 
 def test_upload_goes_to_the_address_that_is_given(tmp_path) -> None:

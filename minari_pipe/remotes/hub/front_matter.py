@@ -42,8 +42,9 @@ LICENSES = {
 _ROBOTS = ("Adroit", "Fetch", "FrankaKitchen", "HandManipulate", "HandReach")
 #: Powers of ten between the Hub's categories of size, with the names that these use.
 _ENDS = ["1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T"]
-#: Length in characters of front matter that is changed, as parsing takes long.
-_LONGEST = 100_000
+#: Length in characters of front matter that is changed, and the number of its opening brackets: the
+#: time that PyYAML takes grows with the square of their depth, to 40 s for 5000.
+_LONGEST, _MOST_BRACKETS = 30_000, 500
 
 _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 #: Characters at which YAML ends a line, and this module does not.
@@ -150,7 +151,8 @@ def with_tables(card: str, tables: Mapping[str, str]) -> str:
     if not tables or found is None:
         return card
     text = found[1]
-    if len(text) > _LONGEST or _OTHER_LINE_ENDS.search(text):
+    n_brackets = text.count("[") + text.count("{")
+    if len(text) > _LONGEST or n_brackets > _MOST_BRACKETS or _OTHER_LINE_ENDS.search(text):
         return card
     try:
         changed = _with_configs(text, tables)
@@ -166,8 +168,7 @@ def _with_configs(text: str, tables: Mapping[str, str]) -> str:
         ValueError: it cannot be changed for certain.
         yaml.YAMLError: it is not YAML.
     """
-    _check_plain(text)
-    root = yaml.compose(text, yaml.SafeLoader)
+    root = _plain(text)
     before = yaml.safe_load(text)
     if not isinstance(root, yaml.MappingNode) or root.flow_style or not isinstance(before, dict):
         raise ValueError("expected a mapping")
@@ -209,13 +210,11 @@ def _with_configs(text: str, tables: Mapping[str, str]) -> str:
         if start.line != end.line:
             raise ValueError("viewer must be in one line")
         comment = lines[start.line][end.column :].strip()
-        changes.append(
-            (start.line, start.line + 1, [f"{margin}{comment}{newline}"] * bool(comment))
-        )
+        kept = [f"{margin}{comment}{newline}"] if comment else []
+        changes.append((start.line, start.line + 1, kept))
     for first, last, own in sorted(changes, reverse=True):
         lines[first:last] = own
     changed = "\n".join(lines)
-    _check_plain(changed)
     wanted = {key: value for key, value in before.items() if key != "viewer" or not is_off}
     if yaml.safe_load(changed) != {**wanted, "configs": [*configs, *_configs(missing)]}:
         raise ValueError("it does not say what it should")
@@ -227,8 +226,8 @@ def _configs(tables: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         yield {"config_name": name, "data_files": [{"split": "train", "path": path}]}
 
 
-def _check_plain(text: str) -> None:
-    """Raise for YAML with anchors, tags or repeated keys, which readers understand differently.
+def _plain(text: str) -> yaml.Node | None:
+    """Parse YAML without anchors, tags and repeated keys, which readers understand differently.
 
     Raises:
         ValueError: names what it has.
@@ -236,7 +235,8 @@ def _check_plain(text: str) -> None:
     for event in yaml.parse(text, yaml.SafeLoader):
         if getattr(event, "anchor", None) or getattr(event, "tag", None):
             raise ValueError("it has an anchor or a tag")
-    nodes = [yaml.compose(text, yaml.SafeLoader)]
+    root = yaml.compose(text, yaml.SafeLoader)
+    nodes = [root]
     while nodes:
         node = nodes.pop()
         if isinstance(node, yaml.MappingNode):
@@ -246,6 +246,7 @@ def _check_plain(text: str) -> None:
             nodes += [value for _, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             nodes += node.value
+    return root
 
 
 def _line_after(node: yaml.Node) -> int:
@@ -254,7 +255,7 @@ def _line_after(node: yaml.Node) -> int:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
     end = node.end_mark
-    return end.line + (1 if end.column else 0)
+    return end.line + (1 if end.column else 0)  # a block of text ends where the next line begins
 
 
 def _quoted(text: str) -> str:

@@ -183,6 +183,7 @@ UNSAFE = {
     "a lone CR": "---\nviewer: false\ra: b\n---\n",
     "an end of YAML": "---\na: b\n...\n---\n",
     "nested": f"---\nviewer: false\na: {'[' * 5000}{']' * 5000}\n---\n",
+    "nested to the limit": f"---\nviewer: false\na: {'[' * 499}{']' * 499}\n---\n",
     "long": f"---\nviewer: false\na: {'b' * 200_000}\n---\n",
 }
 
