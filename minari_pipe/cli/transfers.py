@@ -17,6 +17,8 @@ from minari_pipe.core.files.manifest import read_manifest
 from minari_pipe.core.messages import one_line, print_line
 from minari_pipe.datasets.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
+from minari_pipe.pipeline.published import published_manifest, release_date
+from minari_pipe.pipeline.workspace import find_root
 from minari_pipe.remotes import Remote, default_address, split_scheme
 from minari_pipe.remotes.hosting import fetch, find_datasets, is_path, opened, unnamed_parents
 from minari_pipe.remotes.transfer.upload import Published
@@ -74,7 +76,7 @@ def upload(
     results: list[dict[str, Any]] = []
     for name in named:
         try:
-            done = publish(name, remote, dry_run=dry_run)
+            done = publish(name, remote, dry_run=dry_run, published=_release_date(name))
         except (MinariPipeError, OSError) as error:
             print_line("error", f"{name}: {error}")
             results.append({"dataset_id": name, "outcome": "failed", "error": str(error)})
@@ -89,6 +91,16 @@ def upload(
         print_json(results)
     if any(entry["outcome"] == "failed" for entry in results):
         raise typer.Exit(1)
+
+
+def _release_date(dataset_id: str) -> str | None:
+    """Return the date at which the workspace around the current folder released a dataset."""
+    try:
+        root = find_root()
+    except ConfigError:  # not in a workspace
+        return None
+    content = published_manifest(get_dataset_path(dataset_id))
+    return None if content is None else release_date(dataset_id, root, content)
 
 
 def _token(address: str, token_file: Path | None, key_path: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,26 @@ def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
         return identity_of(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
         raise ConfigError(f"{record} is damaged; restore it from git") from exc
+
+
+def release_date(dataset_id: str, root: Path, content: Mapping[str, Any]) -> str | None:
+    """Return the date of the release of exactly this content, ``None`` if there is none.
+
+    Args:
+        dataset_id: the id of the version.
+        root: the workspace.
+        content: the manifest of the dataset.
+
+    Raises:
+        ConfigError: the record is unreadable.
+    """
+    if released_manifest(dataset_id, root) != identity_of(content):
+        return None
+    record = read_json(root / "releases" / f"{dataset_id}.json")
+    try:
+        return datetime.datetime.fromisoformat(record["time"]).date().isoformat()
+    except (KeyError, TypeError, ValueError):  # edited by hand
+        return None
 
 
 def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExistsError:

@@ -34,7 +34,7 @@ from minari_pipe.remotes.base import (
     safe_text,
 )
 from minari_pipe.remotes.faults import fault_of, status_of
-from minari_pipe.remotes.objects import ObjectStore, bounded_response
+from minari_pipe.remotes.objects import ObjectStore, bounded_response, content_type
 
 _CREDENTIALS = (
     "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to the "
@@ -175,6 +175,7 @@ class GCSRemote(ObjectStore):
             uploadType="resumable",
             json={"name": self.folder + path},
             name=self.folder + path,
+            headers={"X-Upload-Content-Type": content_type(path)},
         )
         return self._checked(headers["Location"])
 
@@ -220,25 +221,22 @@ class GCSRemote(ObjectStore):
     def _forget_others(self, upload: Upload, unwanted: list[str]) -> None:
         """Do nothing: sessions take no space in the bucket, and expire by themselves."""
 
-    def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
-        self._post(path, source.read(0, source.size))
-        on_bytes(source.size)
-
     def _put_new(self, path: str, content: bytes) -> None:
-        self._post(path, content, ifGenerationMatch="0")
+        self._put_small(path, content, ifGenerationMatch="0")
 
-    def _post(self, path: str, content: bytes, **condition: str) -> None:
-        """Write a small file as raw bytes, which may contain the multipart boundary of gcsfs."""
+    def _put_small(self, path: str, content: bytes, **condition: str) -> None:
+        # as raw bytes, which may contain the multipart boundary of gcsfs
+        kind = content_type(path)
         if not content:  # emulators reject an empty body here
             mode = "create" if condition else "overwrite"
-            self._files.pipe_file(self._path(path), content, mode=mode)
+            self._files.pipe_file(self._path(path), content, content_type=kind, mode=mode)
             return
         self._files.call(
             "POST",
             f"{self._files._location}/upload/storage/v1/b/{self.bucket}/o",
             uploadType="media",
             name=self.folder + path,
-            headers={"Content-Type": "application/octet-stream"},
+            headers={"Content-Type": kind},
             data=BytesIO(content),
             **condition,
         )

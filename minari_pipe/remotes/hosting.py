@@ -221,6 +221,7 @@ def publish_dataset(
     token: str | None = None,
     dry_run: bool = False,
     folder: Path | None = None,
+    published: str | None = None,
 ) -> Published:
     """Publish a dataset, and return the outcome.
 
@@ -231,6 +232,7 @@ def publish_dataset(
         token: credentials for writing; None means the defaults of the provider's tools.
         dry_run: compare both sides and send nothing.
         folder: the folder that holds the dataset's ``data/``, if it is not in the local root.
+        published: date of publication, such as ``2026-11-23``, for the card that is uploaded.
 
     Raises:
         InvalidDatasetIdError: the id is malformed, or has no version.
@@ -251,7 +253,8 @@ def publish_dataset(
         'present'
         >>> delete_dataset("example/steps-v0")
     """
-    return upload(dataset_id, opened(remote_path, token), folder=folder, dry_run=dry_run)
+    remote = opened(remote_path, token)
+    return upload(dataset_id, remote, folder=folder, dry_run=dry_run, published=published)
 
 
 def upload_dataset(dataset_id: str, token: str | None = None) -> None:

@@ -10,6 +10,7 @@ import copy
 import re
 from abc import abstractmethod
 from functools import partial
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.core.files.atomic import MANIFEST
@@ -37,6 +38,15 @@ from minari_pipe.remotes.thread_pool import at_once, threads_for
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
+#: Content types by file ending, so that a browser shows a card instead of saving its files.
+_CONTENT_TYPES = {
+    ".csv": "text/csv; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".md": "text/markdown; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
 #: Limits of one listing, so that it fits in memory; a page has a thousand files.
 _MOST_PAGES = 10_000
 _MOST_FILES = 5_000_000
@@ -155,6 +165,10 @@ class ObjectStore(Remote):
         """
 
     @abstractmethod
+    def _put_small(self, path: str, content: bytes) -> None:
+        """Write a file of at most ``PART`` bytes."""
+
+    @abstractmethod
     def _put_large(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
         """Write a file of more than ``PART`` bytes, resuming where an earlier call was cut off."""
 
@@ -176,7 +190,7 @@ class ObjectStore(Remote):
         """
 
     def _put(self, path: str, source: UploadSource, on_bytes: OnBytes) -> None:
-        self._files.pipe_file(self._path(path), source.read(0, source.size))
+        self._put_small(path, source.read(0, source.size))
         on_bytes(source.size)
 
     def _put_verified(
@@ -284,6 +298,16 @@ class ObjectStore(Remote):
 
     def _path(self, path: str) -> str:
         return f"{self.bucket}/{self.folder}{path}"
+
+
+def content_type(path: str) -> str:
+    """Return the content type to store with an object.
+
+    Example:
+        >>> content_type("door/human-v0/card/returns.svg"), content_type("data/main_data.hdf5")
+        ('image/svg+xml', 'application/octet-stream')
+    """
+    return _CONTENT_TYPES.get(PurePosixPath(path).suffix, "application/octet-stream")
 
 
 def _ignore(size: int) -> None:

@@ -26,7 +26,7 @@ from minari_pipe.remotes.base import (
     safe_text,
 )
 from minari_pipe.remotes.faults import fault_of
-from minari_pipe.remotes.objects import ObjectStore, bounded_response
+from minari_pipe.remotes.objects import ObjectStore, bounded_response, content_type
 from minari_pipe.remotes.thread_pool import N_WAITING, at_once
 
 #: Number of bytes to read at a time.
@@ -141,7 +141,8 @@ class S3Remote(ObjectStore):
         parts = parts_of(source.size, piece)
         upload, there = self.retried(partial(self._pending, where))
         if upload is None:
-            made = self.retried(partial(self._call, "create_multipart_upload", **where))
+            begin = partial(self._call, "create_multipart_upload", ContentType=content_type(path))
+            made = self.retried(partial(begin, **where))
             upload = str(made["UploadId"])
         where["UploadId"] = upload
         tags: dict[int, str] = {}
@@ -215,9 +216,13 @@ class S3Remote(ObjectStore):
                 with suppress(FileNotFoundError):  # it ended meanwhile
                     self.retried(partial(self._call, "abort_multipart_upload", **which))
 
-    def _put_new(self, path: str, content: bytes) -> None:
+    def _put_small(self, path: str, content: bytes, **condition: str) -> None:
         where = {"Bucket": self.bucket, "Key": self.folder + path}
-        self._call("put_object", **where, Body=content, IfNoneMatch="*")
+        kind = content_type(path)
+        self._call("put_object", **where, Body=content, ContentType=kind, **condition)
+
+    def _put_new(self, path: str, content: bytes) -> None:
+        self._put_small(path, content, IfNoneMatch="*")
 
     def _call(self, method: str, **given: Any) -> dict[str, Any]:
         return self._files.call_s3(method, **given)

@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import minari_pipe
 from minari_pipe.cli import app, datasets, tables
-from minari_pipe.core.datasets_root import data_path_of
+from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.testing.remotes import tree
 from tests.cli.test_cli import HOSTILE, error, make, run
+from tests.support.cards import dataset_with_card
 from tests.support.legacy_files import write_attributes
 from tests.support.servers.hub import WRITER, enter, hub_server
 
@@ -55,6 +56,32 @@ def test_upload_says_of_each_dataset_what_was_sent(shared) -> None:
     again = run("upload", ID)
     assert again.stdout.startswith(f"{ID}: already in {shared}, with the same content_sha256 ")
     assert again.stderr == ""
+
+
+def test_upload_states_the_date_of_a_release_of_the_workspace(
+    tmp_path, folder, monkeypatch
+) -> None:
+    for name in ("tests/here-v0", "tests/other-v0"):
+        dataset_with_card(name)
+        minari_pipe.publish_dataset(name, tmp_path / "first")  # its manifest has all checksums
+        minari_pipe.delete_dataset(name)
+        minari_pipe.download_dataset(f"{tmp_path}/first/{name}")
+    workspace = tmp_path / "workspace"
+    (workspace / ".dvc").mkdir(parents=True)
+    (workspace / "releases" / "tests").mkdir(parents=True)
+    manifest = json.loads((get_dataset_path("tests/here-v0") / "manifest.json").read_text())
+    for name in ("here", "other"):
+        record = {"manifest": manifest, "time": "2026-11-23T22:15:00Z"}
+        (workspace / "releases" / "tests" / f"{name}-v0.json").write_text(json.dumps(record))
+    monkeypatch.chdir(workspace)
+    run("upload", "tests/here-v0", "tests/other-v0")
+    cards = [folder / "tests" / f"{n}-v0" / "card" / "croissant.json" for n in ("here", "other")]
+    dates = [json.loads(card.read_text()).get("datePublished") for card in cards]
+    assert dates == ["2026-11-23", None]
+    monkeypatch.chdir(tmp_path)
+    run("upload", "tests/here-v0", "--to", str(tmp_path / "elsewhere"))
+    card = tmp_path / "elsewhere" / "tests" / "here-v0" / "card" / "croissant.json"
+    assert "datePublished" not in json.loads(card.read_text())
 
 
 def test_upload_goes_to_the_address_that_is_given(tmp_path) -> None:

@@ -19,6 +19,7 @@ from minari_pipe.remotes.hosting import (
     list_remote_namespaces,
     publish_dataset,
 )
+from tests.support.cards import dataset_with_card
 from tests.support.servers.hub import WRITER, HubServer, enter, hub_server
 from tests.support.servers.minari_process import COLLECT, run_minari
 
@@ -61,6 +62,31 @@ print(json.dumps([listed, namespaces, rewards, local, get_namespace_metadata("po
     assert set(namespaces) >= {"pole", "pole/cart"}
     assert local == sorted(set(IDS) - {"pole/near-v10"})
     assert described == {"description": "Poles on carts"}
+    for dataset_id in local:
+        mine = [episode.rewards.tolist() for episode in load_dataset(dataset_id)]
+        assert rewards[dataset_id] == mine
+
+
+def test_minari_lists_downloads_and_loads_a_dataset_with_a_card(hub, tmp_path) -> None:
+    for dataset_id in ("pole/near-v1", "plain-v0"):
+        dataset_with_card(dataset_id)
+        done = publish_dataset(dataset_id, "hf://org", published="2026-11-23")
+        assert "card/report.html" in done.sizes
+    printed = run_minari(
+        hub.variables(),
+        tmp_path / "reader",
+        """
+import json, minari
+rewards = {}
+for dataset_id in sorted(minari.list_remote_datasets()):
+    minari.download_dataset(dataset_id)
+    dataset = minari.load_dataset(dataset_id)
+    rewards[dataset_id] = [episode.rewards.tolist() for episode in dataset]
+print(json.dumps([rewards, sorted(minari.list_local_datasets())]))
+""",
+    )
+    rewards, local = json.loads(printed.splitlines()[-1])
+    assert local == ["plain-v0", "pole/near-v1"]
     for dataset_id in local:
         mine = [episode.rewards.tolist() for episode in load_dataset(dataset_id)]
         assert rewards[dataset_id] == mine

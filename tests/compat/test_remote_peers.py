@@ -5,6 +5,7 @@ The Hub is in test_hub_with_minari.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from minari.namespace import create_namespace
 
 import minari_pipe
 from minari_pipe.datasets.examples import step_index_dataset
+from tests.support.cards import dataset_with_card
 from tests.support.real_minari import PeerError, RealMinari, content_of
 from tests.support.servers.gcs import create_bucket, gcs_server
 from tests.support.servers.running import entered
@@ -116,6 +118,25 @@ def test_what_was_published_here_real_minari_lists_downloads_and_reads(here, use
     for dataset_id in IDS:
         user.download_dataset(dataset_id, force_download=True)
         assert user.load_dataset(dataset_id) == contents[dataset_id]
+
+
+def test_real_minari_lists_downloads_and_loads_a_dataset_with_a_card(here, user):
+    content = content_of(dataset_with_card("doors/wide/human-v1"))
+    done = minari_pipe.publish_dataset("doors/wide/human-v1", published="2026-11-23")
+    assert "card/report.html" in done.sizes
+    assert list(user.list_remote_datasets()) == ["doors/wide/human-v1"]
+    user.download_dataset("doors/wide/human-v1")
+    assert user.load_dataset("doors/wide/human-v1") == content
+
+
+def test_a_card_is_no_reason_to_refuse_what_real_minari_uploaded(here, publisher, monkeypatch):
+    dataset_with_card("plain-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(publisher.datasets))
+    shutil.copytree(here / "plain-v0", publisher.datasets / "plain-v0")
+    publisher.upload_dataset("plain-v0")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(here))
+    done = minari_pipe.publish_dataset("plain-v0", published="2026-11-23")
+    assert (done.outcome, done.notes) == ("present", ())
 
 
 def test_what_real_minari_uploaded_is_listed_downloaded_and_read_here(publisher, here, monkeypatch):

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from minari_pipe import list_remote_datasets, publish_dataset
 from minari_pipe.datasets.examples import step_index_dataset
+from minari_pipe.remotes import open_remote
+from minari_pipe.remotes.base import PART, Upload, UploadSource
 from minari_pipe.remotes.hosting import find_datasets, split_remote_path
-from minari_pipe.testing.remotes import RemoteContract, UploadsContract
+from minari_pipe.testing.remotes import RemoteContract, UploadsContract, publish
 from tests.conftest import FULL
 from tests.support.remote_places import Servers
 from tests.support.servers.running import entered
@@ -92,3 +96,46 @@ class TestGCS(FullContract if FULL else FolderContract):
     def address(self, servers: Servers, tmp_path: Path) -> Iterator[str]:
         with entered(servers.variables("gcs")):
             yield f"gs://bucket/{tmp_path.name}"
+
+
+CONTENT_TYPES = {
+    "card/report.html": "text/html; charset=utf-8",
+    "card/returns.svg": "image/svg+xml",
+    "card/episode.webp": "image/webp",
+    "card/episodes.csv": "text/csv; charset=utf-8",
+    "card/card.md": "text/markdown; charset=utf-8",
+    "card/stats.json": "application/json",
+    "data/main_data.hdf5": "application/octet-stream",
+    "data/empty.bin": "application/octet-stream",
+    "manifest.json": "application/json",
+}
+
+
+@pytest.mark.parametrize("size", [3, PART + 1], ids=["small", "in parts"])
+@pytest.mark.parametrize("kind", ["moto", "gcs"])
+def test_a_browser_shows_the_files_of_a_card_in_a_bucket(
+    kind: str, size: int, servers: Servers, tmp_path: Path
+) -> None:
+    variables = servers.variables(kind)
+    large = ["card/report.html", "card/episode.webp", "data/main_data.hdf5"]
+    names = [*CONTENT_TYPES] if size < PART else [*large, "manifest.json"]
+    sizes = dict.fromkeys(large, size) | {"data/empty.bin": 0}
+    files = {name: UploadSource.of(bytes(sizes.get(name, 2))) for name in names}
+    with entered({**variables, "XDG_CACHE_HOME": str(tmp_path)}):
+        scheme = "s3" if kind == "moto" else "gs"
+        remote: Any = open_remote(f"{scheme}://bucket/{tmp_path.name}")
+        publish(remote, Upload("example/a-v0", files, b"{}", {"example": b"{}"}))
+
+        def content_type(name: str) -> str:
+            path = remote._path(f"example/{name}")
+            address = f"{variables.get('STORAGE_EMULATOR_HOST')}/{path}"
+            if kind == "moto":
+                address = remote._files.sign(path)
+            response = requests.get(address, timeout=60)
+            response.raise_for_status()
+            return response.headers["Content-Type"]
+
+        found = {name: content_type(f"a-v0/{name}") for name in names}
+        metadata = {content_type(f) for f in ("a-v0/data/metadata.json", "namespace_metadata.json")}
+    assert found == {name: CONTENT_TYPES[name] for name in names}
+    assert metadata == {"application/json"}

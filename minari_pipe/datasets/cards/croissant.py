@@ -8,11 +8,11 @@ described as files, and the record sets are the table of episodes and the list o
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from minari_pipe.datasets.cards.dates import dumped
 from minari_pipe.datasets.cards.facts import Facts
 from minari_pipe.datasets.cards.tables import COLUMNS
 from minari_pipe.datasets.cards.words import line_of
@@ -213,4 +213,4 @@ def _column_records(facts: Facts) -> dict[str, Any]:
 
 def croissant_json(facts: Facts, episodes: str) -> str:
     """Return :func:`croissant` as a file."""
-    return json.dumps(croissant(facts, episodes), indent=1, ensure_ascii=False) + "\n"
+    return dumped(croissant(facts, episodes))

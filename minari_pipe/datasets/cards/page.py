@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
+from minari_pipe.datasets.cards.dates import in_script
 from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts
 from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
 from minari_pipe.datasets.statistics import QUANTILES, Column
@@ -65,7 +66,7 @@ def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") ->
     return template("page.html.j2").render(
         facts=facts,
         back=back,
-        json_ld=Markup(description.replace("<", "\\u003c").replace("&", "\\u0026")),
+        json_ld=Markup(in_script(description)),
         description=line_of(facts.metadata.get("description")),
         tiles=list(tiles_of(facts)),
         returns=_returns(facts),

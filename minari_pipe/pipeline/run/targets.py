@@ -16,6 +16,7 @@ import datetime
 import os
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from minari_pipe.core.trust import how_to_trust_address, is_trusted_address
 from minari_pipe.errors import ConfigError, CorruptDatasetError, ReportedError, TrustError
 from minari_pipe.pipeline.config.oc_env import holds_value, literal_texts, resolved, without_values
 from minari_pipe.pipeline.config.schema import Config
-from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.published import published_manifest, release_date, released_manifest
 from minari_pipe.pipeline.signals import run_abandonable
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 from minari_pipe.pipeline.workspace_links import clone_of, refuse_links_of_clone
@@ -73,7 +74,8 @@ def upload_to_targets(
         )
         return
     named = _named(overrides)
-    _Uploads(name, dataset_id, content["content_sha256"], root, named).run(targets)
+    uploads = _Uploads(name, dataset_id, content["content_sha256"], root, named)
+    uploads.run(targets, release_date(dataset_id, root, content))
 
 
 def would_upload(
@@ -128,14 +130,14 @@ class _Uploads:
         is_own = self._path.is_file() and not may_have_come_with_git(self._path)
         self._record = _read(self._path) if is_own else {}
 
-    def run(self, targets: list[str]) -> None:
-        """Upload to the ``targets`` that do not have the dataset."""
+    def run(self, targets: list[str], date: str | None) -> None:
+        """Upload to the ``targets`` that do not have the dataset, with the date of its release."""
         targets = list(dict.fromkeys(targets))
         if present := [target for target in targets if self.has_it(target)]:
             print(f"{self._name}: published in {', '.join(present)}", flush=True)
         failures = []
         for target in targets:
-            if target not in present and (failure := self._upload(target)):
+            if target not in present and (failure := self._upload(target, date)):
                 failures.append(f"{self._name}: not uploaded to {target}: {failure}")
         for failure in failures:
             print_line("error", failure)
@@ -151,7 +153,7 @@ class _Uploads:
             return False
         return self._version.items() <= entry.items()
 
-    def _upload(self, target: str) -> str | None:
+    def _upload(self, target: str, date: str | None) -> str | None:
         """Upload to one target and return the error message, or ``None``."""
         try:
             address = _located(resolved(target), self._root)
@@ -159,7 +161,7 @@ class _Uploads:
                 _check_trusted(target, address)
             if os.path.isabs(address):
                 refuse_links_of_clone(address, clone_of(self._root, self._root))
-            done = self._transferred(address)
+            done = self._transferred(address, date)
         except Exception as exc:  # go on with the other targets
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc()
@@ -173,15 +175,14 @@ class _Uploads:
             print(f"{self._name}: {without_values(note)}", flush=True)
         return None
 
-    def _transferred(self, address: str) -> Published:
+    def _transferred(self, address: str, date: str | None) -> Published:
         from minari_pipe.remotes.hosting import (
             publish_dataset,  # slow to import; not needed if there is nothing to upload
         )
 
         found: list[Published] = []
-        run_abandonable(
-            lambda: found.append(publish_dataset(self._dataset_id, address, folder=self._folder))
-        )
+        publish = partial(publish_dataset, folder=self._folder, published=date)
+        run_abandonable(lambda: found.append(publish(self._dataset_id, address)))
         return found[0]
 
     def _keep(self, target: str, result: dict[str, str]) -> None:

@@ -70,14 +70,17 @@ class Publisher:
             for name, source in wanted.items()
             if not is_same(there.get(name), source)
         }
+        metadata = _object_or_nothing(upload.metadata)
         listing = hub_card.described(
             upload.dataset_id,
-            _object_or_nothing(upload.metadata),
+            metadata,
             sum(source.size for source in wanted.values()),
             self._client.page(repo, place.rstrip("/") or "data"),
+            upload.files,
         )
         put |= self._describing(repo, nested, state, replaced=False)
-        put |= self._listing(state, index.adding([upload.dataset_id], nested), listing)
+        added = {upload.dataset_id: metadata}
+        put |= self._listing(state, index.adding([upload.dataset_id], nested), listing, added)
         read = partial(self._ask, partial(self._client.read, repo, state.commit, place + MANIFEST))
         unwanted = left_over(there, upload, self._remote.address, read)
         removed = frozenset(f"{place}{name}" for name in there.keys() & unwanted)
@@ -92,9 +95,9 @@ class Publisher:
         repo, _ = locate(namespace)
         index = state.index or RepoIndex(repo)
         if namespace == repo:
-            return CommitChange(self._listing(state, index.describing(json_object(metadata)), {}))
+            return CommitChange(self._listing(state, index.describing(json_object(metadata))))
         put = self._describing(repo, {namespace: metadata}, state, replaced=True)
-        return CommitChange(put | self._listing(state, index.adding(namespaces=[namespace]), {}))
+        return CommitChange(put | self._listing(state, index.adding(namespaces=[namespace])))
 
     def _describing(
         self, repo: str, nested: Mapping[str, bytes], state: State, *, replaced: bool
@@ -114,9 +117,21 @@ class Publisher:
         }
 
     def _listing(
-        self, state: State, index: RepoIndex, described: hub_card.Listing
+        self,
+        state: State,
+        index: RepoIndex,
+        described: hub_card.Listing | None = None,
+        added: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, UploadSource]:
-        """Return the index and the card, each only if it must change."""
+        """Return the index and the card, each only if it must change.
+
+        Args:
+            state: the repository.
+            index: its new index.
+            described: the datasets to list anew.
+            added: their metadata, by id.
+        """
+        described = described or {}
         put = {}
         if state.index is None or index.content != state.index.content:
             put[NAMESPACE_METADATA] = UploadSource.of(index.dump())
@@ -131,29 +146,48 @@ class Publisher:
             return put
         listed = hub_card.listed(before or "")
         unknown = [key for key in index.datasets if key not in listed and key not in described]
-        listed |= self._describe(state, index.repo, unknown)
+        metadata = self._read_metadata(state, index.repo, unknown)
+        listed |= self._describe(state, index.repo, metadata)
+        added = metadata | dict(added or {})
         datasets = {k: v for k, v in (listed | described).items() if k in index.datasets}
-        card = hub_card.new_card(index.repo) if before is None else before
-        card = hub_card.with_datasets(card, self._remote.address, datasets, index.description)
+        card = hub_card.new_card(index.repo, list(added.values())) if before is None else before
+        address, about = self._remote.address, index.description
+        card = hub_card.with_datasets(card, address, datasets, about, added)
         if card != before:
             put[CARD] = UploadSource.of(card.encode())
         return put
 
-    def _describe(self, state: State, repo: str, ids: Iterable[str]) -> hub_card.Listing:
-        """Describe datasets that others published, as far as their metadata can be read."""
-
-        def describe(dataset_id: str) -> hub_card.Listing:
-            _, place = locate(dataset_id)
-            read = partial(self._client.read, repo, state.commit, f"{place}{METADATA}")
-            try:
-                metadata = json_object(self._ask(read))
-            except (FileNotFoundError, ValueError):
-                return {}
+    def _describe(
+        self, state: State, repo: str, metadata: Mapping[str, Mapping[str, Any]]
+    ) -> hub_card.Listing:
+        """Describe datasets that others published, or that an earlier card lost."""
+        places = {dataset_id: locate(dataset_id)[1] for dataset_id in metadata}
+        paths = [place + name for place in places.values() for name in hub_card.FILES]
+        read = partial(self._client.paths, repo, state.commit, paths)
+        there = self._ask(read) if paths else {}
+        found: hub_card.Listing = {}
+        for dataset_id, place in places.items():
             page = self._client.page(repo, place.rstrip("/") or "data")
-            return hub_card.described(dataset_id, metadata, None, page)
+            files = [name for name in hub_card.FILES if place + name in there]
+            found |= hub_card.described(dataset_id, metadata[dataset_id], None, page, files)
+        return found
 
+    def _read_metadata(
+        self, state: State, repo: str, ids: Iterable[str]
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return the metadata of those of these datasets whose metadata can be read."""
+
+        def read(dataset_id: str) -> dict[str, Any] | None:
+            path = f"{locate(dataset_id)[1]}{METADATA}"
+            try:
+                return json_object(self._ask(partial(self._client.read, repo, state.commit, path)))
+            except (FileNotFoundError, ValueError):
+                return None
+
+        ids = list(ids)
         with ThreadPoolExecutor(N_WAITING) as pool:
-            return {key: text for found in pool.map(describe, ids) for key, text in found.items()}
+            found = zip(ids, pool.map(read, ids), strict=True)
+            return {key: metadata for key, metadata in found if metadata is not None}
 
     def _ask(self, question: Any) -> Any:
         return self._remote.retried(question)

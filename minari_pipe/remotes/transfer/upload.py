@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import re
@@ -40,6 +41,7 @@ from minari_pipe.core.files.manifest import (
 from minari_pipe.core.files.names import check_names
 from minari_pipe.core.git import refuse_tracked_links
 from minari_pipe.core.json_object import json_object
+from minari_pipe.datasets.cards.dates import DATED, dated
 from minari_pipe.datasets.identity import checked_content_sha256
 from minari_pipe.errors import (
     ConfigError,
@@ -52,6 +54,7 @@ from minari_pipe.errors import (
 from minari_pipe.remotes.base import (
     METADATA,
     NAMESPACE_METADATA,
+    PART,
     Remote,
     RemoteFile,
     Upload,
@@ -98,7 +101,12 @@ class _Opened(NamedTuple):
 
 
 def upload(
-    dataset_id: str, remote: Remote, *, folder: Path | None = None, dry_run: bool = False
+    dataset_id: str,
+    remote: Remote,
+    *,
+    folder: Path | None = None,
+    dry_run: bool = False,
+    published: str | None = None,
 ) -> Published:
     """Publish a dataset; do nothing if the remote has it.
 
@@ -110,10 +118,12 @@ def upload(
         folder: folder that holds ``data/``, of which else only what its manifest lists is
             published; None means the dataset in the local root.
         dry_run: compare both sides and send nothing.
+        published: date of publication for the card that is sent, such as ``2026-11-23``; the local
+            card stays as it is.
 
     Raises:
         InvalidDatasetIdError: the id is malformed or has no version.
-        ConfigError: the address ends with the id.
+        ConfigError: the address ends with the id, or the date is none.
         DatasetNotFoundError: there is no such dataset.
         CorruptDatasetError: its files do not match its manifest.
         LinkError: one of its files is a symlink, or lies in one.
@@ -122,6 +132,8 @@ def upload(
     """
     check_new_dataset_id(dataset_id)
     _check_address(remote.address, dataset_id)
+    if published is not None:
+        _check_date(published)
     if folder is not None:
         refuse_tracked_links(folder)
     place = folder or _local(dataset_id)
@@ -150,6 +162,9 @@ def upload(
             own = None
             if folder is not None:
                 entries = {name: e for name, e in entries.items() if name.startswith("data/")}
+        dated_files = {} if published is None else _dated(place, opened, entries, published)
+        for name, text in dated_files.items():
+            entries[name] = entry_of_bytes([text], sha256=True)
         manifest = _manifest(place, opened, metadata, entries, own)
     content: str = json.loads(manifest)["content_sha256"]
     files = {
@@ -157,6 +172,7 @@ def upload(
         for name, entry in sorted(entries.items())
         if name != METADATA
     }
+    files |= {name: UploadSource.of(text) for name, text in dated_files.items()}
     files[MANIFEST] = UploadSource.of(manifest)
     upload = Upload(
         dataset_id, files, naming(metadata_bytes, manifest), _namespaces(dataset_id, place)
@@ -219,6 +235,42 @@ def _check_address(address: str, dataset_id: str) -> None:
             f"{address} ends with {dataset_id}, which the upload itself adds; use the address of "
             f"the remote, {remote}"
         )
+
+
+def _check_date(text: str) -> None:
+    try:
+        is_date = datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_date = False
+    if not is_date:
+        raise ConfigError(f"published={text!r:.40} is no date, expected one such as 2026-11-23")
+
+
+def _dated(
+    place: Path, opened: _Opened, entries: Mapping[str, dict[str, Any]], date: str
+) -> dict[str, bytes]:
+    """Return the files of the card that state when the dataset was published.
+
+    Args:
+        place: the folder that holds ``data/``.
+        opened: the same folder, open.
+        entries: entries of its files, with sha256.
+        date: the date.
+
+    Raises:
+        CorruptDatasetError: a file changed meanwhile.
+    """
+    found = {}
+    for name in DATED:
+        path = f"{CARD}/{name}"
+        entry = entries.get(path)
+        if entry is None or entry["size"] > PART:  # a card that this package made is smaller
+            continue
+        content = UploadSource(place / path, entry["size"], entry["sha256"], opened.whole).read()
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise _changing(place / path)
+        found[path] = dated(name, content, date)
+    return found
 
 
 def _local(dataset_id: str) -> Path:
@@ -435,7 +487,7 @@ def _refuse_nesting(remote: Remote, dataset_id: str, there: Collection[str]) -> 
 
 def _same_files(remote: Remote, upload: Upload, there: Mapping[str, RemoteFile]) -> bool:
     for name, source in upload.files.items():
-        if name == MANIFEST:
+        if name == MANIFEST or name.startswith(f"{CARD}/"):
             continue
         found = there.get(name)
         if found is None or found.size != source.size:

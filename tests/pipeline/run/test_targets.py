@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,25 @@ def test_every_kind_of_remote_can_be_a_target(workspace, tmp_path):
     last = done.stdout.splitlines()[-1]
     assert last.startswith("error: one: not uploaded to hf://others: hf://others does not allow")
     assert WRITER not in done.stdout
+
+
+def test_the_card_that_is_uploaded_states_the_date_of_the_release(workspace):
+    release(workspace)
+    path = workspace.root / "releases" / f"{ID}.json"
+    record = json.loads(path.read_text())
+    before = hashes(workspace.root / "datasets")
+    times = {"./dated": "2026-11-23T22:15:00+00:00", "./undated": "long ago"}
+    for target, time in times.items():
+        path.write_text(json.dumps({**record, "time": time}))
+        upload(workspace, f"publish.targets=[{target}]")
+    files = {target: f"{target}/{ID}/card/croissant.json" for target in times}
+    assert workspace.json(files["./dated"])["datePublished"] == "2026-11-23"
+    assert "datePublished" not in workspace.json(files["./undated"])
+    assert hashes(workspace.root / "datasets") == before
+    changed = {**record["manifest"], "content_sha256": "0" * 64}
+    path.write_text(json.dumps({"manifest": changed, "time": times["./dated"]}))
+    upload(workspace, "--draft", "publish.targets=[./draft]")
+    assert "datePublished" not in workspace.json(f"draft/{ID}/card/croissant.json")
 
 
 def test_what_the_target_has_already_is_recorded_too(workspace):

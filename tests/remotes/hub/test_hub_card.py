@@ -52,10 +52,12 @@ def test_a_new_card_lists_a_dataset_with_its_facts() -> None:
 
 
 def test_the_settings_of_a_new_card_are_those_that_the_hub_knows() -> None:
-    _, settings, text = card_of(described_as()).split("---\n", 2)
+    card = new_card("door", [METADATA])
+    _, settings, text = card_of(described_as(), card=card).split("---\n", 2)
     assert yaml.safe_load(settings) == {
         "pretty_name": "door",
-        "task_categories": ["reinforcement-learning"],
+        "task_categories": ["reinforcement-learning", "robotics"],
+        "size_categories": ["n<1K"],
         "tags": ["minari", "gymnasium", "offline-reinforcement-learning"],
         "viewer": False,
     }
@@ -219,3 +221,102 @@ def test_where_the_files_were_not_counted_the_size_is_what_metadata_say(
 ) -> None:
     card = card_of(described("door/human-v0", {"dataset_size": size}, None, "https://x"))
     assert rows(card) == [f"| [`door/human-v0`](https://x) |  |  |  | {text} |  |"]
+
+
+FILES = ("card/card.md", "card/episodes.csv", "card/episode.webp", "card/report.html")
+
+
+def with_card(dataset_id: str, *files: str) -> Any:
+    return described(dataset_id, METADATA, 5, "https://huggingface.co/x", files or FILES)
+
+
+def test_the_card_shows_the_film_of_each_dataset_and_links_its_card() -> None:
+    card = card_of(
+        with_card("door/hard/human-v0"),
+        with_card("door/silent-v0", "card/card.md", "card/episodes.csv"),
+        described_as("door/plain-v0"),
+    )
+    lines = card.splitlines()
+    film = lines.index("![Film of door/hard/human-v0](hard/human-v0/card/episode.webp)")
+    assert film > max(lines.index(row) for row in rows(card))
+    assert lines[film + 1] == (
+        "[Card of `door/hard/human-v0`](hard/human-v0/card/card.md), "
+        "[report](hard/human-v0/card/report.html), "
+        "[episodes](hard/human-v0/card/episodes.csv)"
+    )
+    assert card.count("![Film of") == 1
+    assert "[Card of `door/silent-v0`](silent-v0/card/card.md), [episodes](" in card
+    assert "plain-v0/card" not in card
+    alone = card_of(with_card("human-v0"))
+    assert "![Film of human-v0](card/episode.webp)" in alone.splitlines()
+    again = card_of(listed(card), card=card)
+    assert again == card
+
+
+def test_the_viewer_of_the_hub_shows_the_table_of_each_dataset_with_a_card() -> None:
+    card = card_of(with_card("door/hard/human-v0"), described_as("door/plain-v0"))
+    card = card_of(listed(card), with_card("door/human-v1"), card=card)
+    settings = yaml.safe_load(card.split("---\n")[1])
+    assert settings["configs"] == [
+        {
+            "config_name": "hard-human-v0",
+            "data_files": [{"split": "train", "path": "hard/human-v0/card/episodes.csv"}],
+        },
+        {
+            "config_name": "human-v1",
+            "data_files": [{"split": "train", "path": "human-v1/card/episodes.csv"}],
+        },
+    ]
+    assert "viewer" not in settings
+    assert {*listed(card)} == {"door/hard/human-v0", "door/human-v1", "door/plain-v0"}
+    settings = yaml.safe_load(card_of(with_card("human-v0")).split("---\n")[1])
+    assert settings["configs"][0]["config_name"] == "human-v0"
+    assert settings["configs"][0]["data_files"][0]["path"] == "card/episodes.csv"
+
+
+def test_a_card_without_a_table_changes_no_settings() -> None:
+    card = card_of(with_card("door/human-v0", "card/card.md", "card/episode.webp"))
+    settings = yaml.safe_load(card.split("---\n")[1])
+    assert settings["viewer"] is False and "configs" not in settings
+
+
+def settings_of(*metadata: dict[str, Any], card: str | None = None) -> dict[str, Any]:
+    """The front matter after uploads of datasets with this metadata, one after the other."""
+    for number, each in enumerate(metadata):
+        dataset_id = f"door/human-v{number}"
+        before = new_card("door", [each]) if card is None else card
+        datasets = listed(before) | described(dataset_id, each, 5, "u")
+        card = with_datasets(before, "hf://org", datasets, None, {dataset_id: each})
+        assert with_datasets(card, "hf://org", datasets, None, {dataset_id: each}) == card
+    return yaml.safe_load((card or "").split("---\n")[1])
+
+
+def test_the_card_states_a_license_as_long_as_all_datasets_have_it() -> None:
+    mit, other, none = {"license": "MIT"}, {"license": 'My "own": #1'}, {"license": None}
+    assert settings_of(mit)["license"] == "mit"
+    assert settings_of(mit, mit)["license"] == "mit"
+    assert (
+        settings_of(other, other).items()
+        >= {
+            "license": "other",
+            "license_name": "my-own-1",
+        }.items()
+    )
+    for differing in ((mit, other), (other, mit), (mit, none), (none, mit), (none,), ({},)):
+        assert not settings_of(*differing).keys() & {"license", "license_name"}, differing
+    own = "---\nlicense: bsd\ntags: [a]\n---\n"
+    assert settings_of(mit, other, card=own)["license"] == "bsd"
+
+
+def test_the_license_is_that_of_the_first_dataset_if_the_card_is_older() -> None:
+    """The metadata of a namespace may be uploaded before any dataset."""
+    empty = with_datasets(new_card("door"), "hf://org", {})
+    assert settings_of({"license": "mit"}, card=empty)["license"] == "mit"
+
+
+def test_the_card_states_the_number_of_episodes_of_all_datasets() -> None:
+    sizes = [{"total_episodes": n} for n in (999, 1, 10_000)]
+    found = [settings_of(*sizes[:n])["size_categories"] for n in (1, 2, 3)]
+    assert found == [["n<1K"], ["1K<n<10K"], ["10K<n<100K"]]
+    own = "---\nsize_categories: [n<1K]\n---\n"
+    assert settings_of({"total_episodes": 5000}, card=own)["size_categories"] == ["n<1K"]

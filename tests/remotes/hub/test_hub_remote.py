@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.utils import get_session, http_backoff
 
@@ -26,8 +27,9 @@ from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA, Upload, UploadSource
 from minari_pipe.remotes.hosting import download_dataset, load_dataset, publish_dataset
 from minari_pipe.remotes.hub.commits import Committer
-from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, publish
+from minari_pipe.testing.remotes import ID, RemoteContract, an_upload, another_root, publish
 from tests.conftest import FULL
+from tests.support.cards import dataset_with_card
 from tests.support.servers.hub import READER, STRANGER, WRITER, HubServer, enter, hub_server
 from tests.support.servers.xet import xet_storage
 
@@ -354,6 +356,50 @@ def test_a_card_that_is_no_text_stays_as_it_is(hub, api, address) -> None:
     remote: Any = open_remote(address)
     assert remote.dataset_ids() == [ID]
     assert remote.read("example/README.md") == b"\xff\xfe"
+
+
+# the cards of datasets
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return another_root(monkeypatch, tmp_path / "root")
+
+
+def test_the_viewer_that_an_earlier_version_turned_off_shows_the_tables(root, api, address) -> None:
+    step_index_dataset("example/a-v0")
+    publish_dataset("example/a-v0", address)
+    card = file_of(api, address, "README.md")
+    own = card.replace("tags:", "# of mine\nlanguage: en\ntags:").replace("# example", "# Mine")
+    put(api, address, {"README.md": own.encode()})
+    dataset_with_card("example/hard/b-v0")
+    publish_dataset("example/hard/b-v0", address)
+    _, settings, text = file_of(api, address, "README.md").split("---\n", 2)
+    config = {"split": "train", "path": "hard/b-v0/card/episodes.csv"}
+    assert yaml.safe_load(settings) == {
+        **{k: v for k, v in yaml.safe_load(own.split("---\n")[1]).items() if k != "viewer"},
+        "configs": [{"config_name": "hard-b-v0", "data_files": [config]}],
+    }
+    assert "# of mine\nlanguage: en\n" in settings and text.startswith("\n# Mine\n")
+    assert "\n![Film of example/hard/b-v0](hard/b-v0/card/episode.webp)\n" in text
+    paths = api.list_repo_files(**repo_of(address))
+    assert {"hard/b-v0/card/episode.webp", config["path"]} < {*paths}
+
+
+def test_a_card_that_was_removed_lists_films_and_tables_again(root, api, address) -> None:
+    for name in ("example/a-v0", "example/b-v0"):
+        dataset_with_card(name)
+        publish_dataset(name, address)
+    before = file_of(api, address, "README.md")
+    api.delete_file("README.md", **repo_of(address))
+    step_index_dataset("example/c-v0")
+    publish_dataset("example/c-v0", address)
+    after = file_of(api, address, "README.md")
+    lines = [line for line in before.splitlines() if line.startswith(("![Film", "[Card"))]
+    assert len(lines) == 4
+    assert [line for line in after.splitlines() if line.startswith(("![Film", "[Card"))] == lines
+    names = [c["config_name"] for c in yaml.safe_load(after.split("---\n")[1])["configs"]]
+    assert names == ["a-v0", "b-v0"]
 
 
 # who may, and what is said

@@ -6,6 +6,7 @@
 keeps a body that its connection cut short     yes           no     no
 loses a CR that ends what gcsfs uploads        yes           no     ?
 one silent connection stops all others         yes           no     no
+parses an object of type ``application/json``  yes           no     no
 says that nothing came of a new upload         no            yes    yes
 an upload in pieces can be given up            no            yes    yes
 takes a piece, or its end, that is sent again  no            yes    yes
@@ -196,6 +197,17 @@ class WholeRequests(emulator.RequestHandler):
 
     def log_message(self, *args: Any) -> None:
         """Say nothing: nobody reads it."""
+
+
+def _read_data(handler: emulator.RequestHandler, query: dict[str, list[str]]) -> Any:
+    """Leave the content of an object as it is, whatever type its upload states."""
+    if query.get("uploadType") == ["media"]:
+        return emulator._read_raw_data(handler) or None
+    return _read_parsed(handler, query)
+
+
+_read_parsed = emulator._read_data
+emulator._read_data = _read_data
 
 
 def main(arguments: list[str]) -> None:
