@@ -19,9 +19,6 @@ Dataset = Annotated[
     str, typer.Argument(autocompletion=complete_id, help="A dataset id, its folder or file.")
 ]
 
-#: How each report begins, by which a file is known to be one.
-_BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
-
 
 def card(
     dataset: Dataset,
@@ -75,21 +72,20 @@ def report(
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Write one page that shows a dataset: returns, episodes, columns, origin."""
-    from minari_pipe.datasets.cards.folder import facts_at, file_of_card, report_of
+    from minari_pipe.datasets.cards.folder import (
+        check_report_path,
+        facts_at,
+        file_of_card,
+        report_of,
+    )
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.words import file_size
 
     name, data_path = found_dataset(dataset)
     facts = facts_at(data_path)
     target = Path(f"{facts.dataset_id.replace('/', '-')}.html") if output is None else output
-    if target.exists() and not (target.is_file() and _is_report(target)):
-        raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
+    check_report_path(target)
     write_new(target, report_of(facts, file_of_card(data_path, FILM)).encode())
     print(f"{one_line(name)}: {one_line(target)}, {file_size(target.stat().st_size)}")
     if show:
         webbrowser.open(target.resolve().as_uri())
-
-
-def _is_report(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(_BEGINNING)) == _BEGINNING

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
@@ -30,14 +28,16 @@ _FILES = 40
 _SHOWN = ("mean", "std", "min", *QUANTILES, "max")
 
 
-def page(facts: Facts, description: str, film: bytes | None = None) -> str:
+def page(facts: Facts, description: str, film: str = FILM) -> str:
     """Return the page.
 
     Args:
         facts: what it says.
-        description: the same as JSON-LD, for search engines.
-        film: the film, for a page that has none beside it.
+        description: the same as JSON-LD, for search engines; the page of a view leaves it out.
+        film: address of the film; empty if there is none.
     """
+    import jinja2
+
     folder = files(__package__)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -51,7 +51,7 @@ def page(facts: Facts, description: str, film: bytes | None = None) -> str:
         description=line_of(facts.metadata.get("description")),
         tiles=list(_tiles(facts)),
         returns=_returns(facts),
-        film=FILM if film is None else f"data:image/webp;base64,{b64encode(film).decode()}",
+        film=film,
         film_text=_film_text(facts),
         episode_lines=list(_episode_lines(facts)),
         lengths=_lengths(facts),
@@ -103,7 +103,8 @@ def _tiles(facts: Facts) -> Iterator[dict[str, str]]:
     if facts.random is not None or facts.expert is not None:
         ends = [number(end) or "?" for end in (facts.random, facts.expert)]
         yield _tile("Random, expert", ", ".join(ends), "mean returns of the reference policies")
-    yield _tile("Size", file_size(sum(entry["size"] for entry in facts.files.values())))
+    whole = "" if facts.view_of is None else "of the whole dataset"
+    yield _tile("Size", file_size(sum(entry["size"] for entry in facts.files.values())), whole)
     yield _tile("License", line_of(facts.metadata.get("license"), 60) or "not stated")
 
 
