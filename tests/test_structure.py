@@ -31,6 +31,7 @@ DEFERRED = {
     "fsspec": "0.2 s, needed only by the remotes of object stores",
     "gcsfs": "optional, and 0.7 s",
     "hydra": "a private name that only multirun needs",
+    "jinja2": "0.03 s, needed only by pages",
     "numpy": "0.1 s, which a run without work has not for checksums",
     "pyarrow": "pyarrow.compute takes 0.1 s, and few files need it",
     "psutil": "not needed by a process that only wants to be stoppable",

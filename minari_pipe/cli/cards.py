@@ -26,9 +26,6 @@ Dataset = Annotated[
     str, typer.Argument(autocompletion=complete_id, help="A dataset id, its folder or file.")
 ]
 
-#: How each report begins, by which a file is known to be one.
-_BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
-
 
 def card(
     dataset: Dataset,
@@ -90,7 +87,7 @@ def report(
 ) -> None:
     """Write one page that shows a dataset, or two side by side."""
     from minari_pipe.datasets.cards.comparison import comparison
-    from minari_pipe.datasets.cards.folder import report_of
+    from minari_pipe.datasets.cards.folder import check_report_path, report_of
     from minari_pipe.datasets.cards.words import file_size
 
     facts, film = _shown(dataset)
@@ -102,8 +99,7 @@ def report(
         names.append(second.dataset_id)
         text = comparison((facts, film), (second, second_film))
     target = output or Path("-and-".join(name.replace("/", "-") for name in names) + ".html")
-    if target.exists() and not (target.is_file() and _is_report(target)):
-        raise ConfigError(f"{one_line(target)} exists and is no report; choose another --output")
+    check_report_path(target)
     write_new(target, text.encode())
     print(f"{one_line(', '.join(names))}: {one_line(target)}, {file_size(target.stat().st_size)}")
     if show:
@@ -132,8 +128,3 @@ def _shown(dataset: str) -> tuple[Facts, bytes | None]:
             f"them: minari-pipe download {one_line(dataset)}, then: minari-pipe report {name}"
         )
     return facts, film
-
-
-def _is_report(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(_BEGINNING)) == _BEGINNING

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from minari_pipe.cli.descriptions import dataset_fields, print_environments
+from minari_pipe.cli.descriptions import COPIED, dataset_fields, print_environments
 from minari_pipe.cli.remote_datasets import remote_place, show_remote
 from minari_pipe.cli.tables import (
     FILES_WIDTH,
@@ -125,7 +125,7 @@ def show(
     if as_json:
         print_json({**metadata, "path": str(path), "manifest": manifest})
         return None
-    print_fields(dataset.id, dataset_fields(dataset, metadata))
+    print_fields(dataset.id, dataset_fields(dataset, metadata), whole=COPIED)
     print_environments(metadata, dataset.id)
     print()
     files = {"Path": str(path)}
@@ -133,7 +133,7 @@ def show(
         files["content_sha256"] = str(manifest["content_sha256"])
     if manifest is not None and (policies := _policies(manifest)):
         files["Policies"] = policies
-    print_fields("Files", files, name_width=FILES_WIDTH)
+    print_fields("Files", files, name_width=FILES_WIDTH, whole=files)
     return None
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 
-from minari_pipe.cli.tables import count, megabytes, names, print_fields
+from minari_pipe.cli.release_state import release_state
+from minari_pipe.cli.sparklines import BINS, sparkline
+from minari_pipe.cli.tables import VALUE_WIDTH, count, counted, megabytes, names, print_fields
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.metadata import is_finite_number, metadata_faults, supported_dataset_versions
-from minari_pipe.core.spaces import deserialize_space
+from minari_pipe.core.spaces import deserialize_space, space_leaves
+from minari_pipe.datasets.cards.facts import stored_successes
+from minari_pipe.datasets.cards.folder import file_of_card
+from minari_pipe.datasets.cards.tables import successes_of
+from minari_pipe.datasets.cards.words import percent
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.spec import parse_spec
 from minari_pipe.errors import CorruptDatasetError, MinariPipeError
+
+#: values that users copy, so that a line break would spoil them
+COPIED = ("Code", "entry_point")
+#: most lines of a nested space
+_MOST_LEAVES = 16
+#: characters of a value; --json has all of it
+_LONGEST = 1000
+#: digits of a hash that tell checkpoints apart
+_HASH = 12
+#: from here on, numbers are written with an exponent
+_GREATEST = 1e9
 
 
 def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str, str]:
@@ -22,14 +42,18 @@ def dataset_fields(dataset: MinariDataset, metadata: dict[str, Any]) -> dict[str
         dataset: the dataset.
         metadata: its metadata as stored.
     """
+    table = dataset.episodes
     return _fields(
         metadata,
         {
+            "State": release_state(dataset.id, dataset.storage.data_path),
             "Episodes": count(dataset.total_episodes),
             "Steps": count(dataset.total_steps),
-            "Return": _spread(np.asarray(dataset.episodes["return"], dtype=np.float64)),
-            "Observation space": one_line(dataset.observation_space),
-            "Action space": one_line(dataset.action_space),
+            "Return": _distribution(table["return"].astype(np.float64), ".2f"),
+            "Length": _distribution(table["total_steps"].astype(np.float64), ",.0f"),
+            "Success": _success(dataset),
+            "Observation space": _space_text(dataset.observation_space),
+            "Action space": _space_text(dataset.action_space),
         },
         dataset.minari_version or "not given",
     )
@@ -57,9 +81,30 @@ def _space(text: Any) -> str:
     if text is None:
         return ""
     try:
-        return one_line(deserialize_space(text))
+        return _space_text(deserialize_space(text))
     except MinariPipeError as error:
         return one_line(error)
+
+
+def _space_text(space: gym.Space[Any]) -> str:
+    """Return a space as text, one line for each leaf."""
+    found = list(space_leaves(space))
+    if len(found) == 1 and not found[0][0]:
+        return _leaf_text(space)
+    lines = [
+        f"{one_line('/'.join(map(str, path)))}: {_leaf_text(leaf)}"
+        for path, leaf in found[:_MOST_LEAVES]
+    ]
+    more = len(found) - len(lines)
+    return "\n".join([*lines, f"and {more:,} more"] if more else lines)
+
+
+def _leaf_text(space: gym.Space[Any]) -> str:
+    text = one_line(space)
+    if len(text) > 2 * VALUE_WIDTH and isinstance(space, gym.spaces.Box):
+        ends = f"{space.low.min():.6g} to {space.high.max():.6g}"
+        return f"Box({ends}, not the same for all elements, {space.shape}, {space.dtype})"
+    return text
 
 
 def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> dict[str, str]:
@@ -70,6 +115,8 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         **known,
         "Reference scores": _scores(metadata),
         "Algorithm": metadata.get("algorithm_name"),
+        "Policy": _policy(metadata),
+        "Collection seed": _seed(metadata),
         "Author": names(metadata.get("author")),
         "Email": names(metadata.get("author_email")),
         "Code": metadata.get("code_permalink"),
@@ -84,13 +131,45 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         + ("" if version in supported_dataset_versions else " (older or unknown)"),
         "Not valid": "; ".join(f"{key} {what}" for key, what in faults.items()),
     }
-    return {name: str(value) for name, value in fields.items() if value}
+    return {name: _short(str(value)) for name, value in fields.items() if value}
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST].rstrip()} ... ({len(text):,} characters; all of them: --json)"
+
+
+def _made(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return what a pipeline says of how it made a dataset."""
+    made = metadata.get("minari_pipe")
+    return made if isinstance(made, dict) else {}
+
+
+def _policy(metadata: dict[str, Any]) -> str:
+    """Return the checkpoint of the episodes, and its policy where that measured the expert too."""
+    made = _made(metadata)
+    files, family = made.get("files"), made.get("family")
+    if not isinstance(files, dict) or not files or "source" in files:  # demonstrations
+        return ""
+    parts = [f"{name} {str(digest)[:_HASH]}" for name, digest in sorted(files.items())]
+    scores = made.get("ref_scores")
+    expert = scores.get("ref_max") if isinstance(scores, dict) else None
+    if isinstance(expert, dict) and expert.get("files") == [files]:
+        parts = [names(expert.get("policy")), *parts, "also the expert of the scores"]
+    if isinstance(family, dict):
+        parts = [f"{family.get('kind')} of the family {family.get('name')}", *parts]
+    return one_line(", ".join(filter(None, parts)))
+
+
+def _seed(metadata: dict[str, Any]) -> str:
+    seed = _made(metadata).get("collect_seed")
+    return str(seed) if isinstance(seed, int) and not isinstance(seed, bool) else ""
 
 
 def _parents(metadata: dict[str, Any]) -> str:
     """Return the parents of a pipeline's mixture; empty if the metadata name none."""
-    made = metadata.get("minari_pipe")
-    parents = made.get("parents") if isinstance(made, dict) else None
+    parents = _made(metadata).get("parents")
     if not isinstance(parents, list):
         return ""
     known = [parent for parent in parents if isinstance(parent, dict)]
@@ -102,17 +181,41 @@ def _migrated(metadata: dict[str, Any]) -> str:
     return str(migration.get("source_dataset_id") or "") if isinstance(migration, dict) else ""
 
 
-def _spread(returns: np.ndarray) -> str:
-    if not len(returns):
+def _distribution(values: npt.NDArray[np.float64], form: str) -> str:
+    """Return a sparkline, the mean and the ends."""
+    if not len(values):
         return ""
-    low, high = returns.min(), returns.max()
-    return f"mean {returns.mean():.2f}, from {low:.2f} to {high:.2f}"
+    low, high = (_number(float(end), form) for end in (values.min(), values.max()))
+    if values.min() == values.max():
+        return f"all {low}"
+    with np.errstate(over="ignore", invalid="ignore"):
+        text = f"mean {_number(float(values.mean()), '.2f')}, from {low} to {high}"
+    line = f"{sparkline(values):<{BINS}}"
+    return f"{line}{'  ' if len(line) + 2 + len(text) <= VALUE_WIDTH else chr(10)}{text}"
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:{form if abs(value) < _GREATEST else '.4g'}}"
+
+
+def _success(dataset: MinariDataset) -> str:
+    """Return the share of successful episodes, from the infos or, if those are slow, the card."""
+    found: list[bool] | None = None
+    with suppress(MinariPipeError):
+        stored = stored_successes(dataset.storage)
+        found = None if stored is None else stored.tolist()
+    if found is None:
+        table = file_of_card(dataset.storage.data_path, "episodes.csv")
+        found = None if table is None else successes_of(table.decode(errors="replace"))
+    n = dataset.total_episodes
+    if found is None or not n or len(found) != n:
+        return ""
+    return f"{percent(sum(found) / n)} ({sum(found):,} of {counted(n, 'episode')})"
 
 
 def _scores(metadata: dict[str, Any]) -> str:
     """Return the reference scores; a declared score was not measured over episodes."""
-    made = metadata.get("minari_pipe")
-    measured = made.get("ref_scores") if isinstance(made, dict) else None
+    measured = _made(metadata).get("ref_scores")
     n = metadata.get("num_episodes_average_score")
     over = f" (over {n} episodes)" if n else ""
     texts, declares = [], False
@@ -137,7 +240,7 @@ def print_environments(metadata: dict[str, Any], dataset_id: str) -> None:
     ):
         if spec:
             print()
-            print_fields(title, _environment(spec, dataset_id))
+            print_fields(title, _environment(spec, dataset_id), whole=COPIED)
 
 
 def _environment(text: Any, dataset_id: str) -> dict[str, str]:
@@ -146,6 +249,6 @@ def _environment(text: Any, dataset_id: str) -> dict[str, str]:
     except CorruptDatasetError as error:
         return {"not valid": str(error)}
     keys = ("id", "entry_point", "max_episode_steps", "reward_threshold", "kwargs")
-    fields = {key: str(getattr(spec, key)) for key in keys if getattr(spec, key)}
+    fields = {key: _short(str(getattr(spec, key))) for key in keys if getattr(spec, key)}
     wrappers = [str(wrapper.name) for wrapper in getattr(spec, "additional_wrappers", ())]
     return {**fields, "wrappers": ", ".join(wrappers)} if wrappers else fields

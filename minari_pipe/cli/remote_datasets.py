@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minari_pipe.cli.descriptions import metadata_fields, print_environments
+from minari_pipe.cli.descriptions import COPIED, metadata_fields, print_environments
 from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import parsed
@@ -73,7 +73,7 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
         if as_json:
             print_json({**metadata, "address": address, "files": sizes, "manifest": manifest})
             continue
-        print_fields(name, metadata_fields(metadata))
+        print_fields(name, metadata_fields(metadata), whole=COPIED)
         print_environments(metadata, name)
         print()
         files = {
@@ -82,7 +82,7 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
         }
         if manifest is not None:
             files["content_sha256"] = str(manifest.get("content_sha256"))
-        print_fields("Files", files, name_width=FILES_WIDTH)
+        print_fields("Files", files, name_width=FILES_WIDTH, whole=files)
 
 
 def published_card(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,20 @@ from minari_pipe.checks.base import counted as counted
 from minari_pipe.core.messages import one_line, printable, unescaped_stdout
 from minari_pipe.core.metadata import is_finite_number
 
-#: Lines for a file or a pipe are not cut to a terminal's width.
+#: Tables for a file or a pipe are not cut to a terminal's width.
 _WIDE = 10_000
+
+#: Fields, which are for people, are folded to this width in a file or a pipe.
+LINE_WIDTH = 80
 
 #: Minimum width of field names, so that the values of several groups align.
 _FIELD = 17
 
 #: The same for fields with a sha256: name, gap and hash fill the 80 columns of a terminal.
 FILES_WIDTH = 14
+
+#: Width of a value beside a name, on a terminal of 80 columns.
+VALUE_WIDTH = LINE_WIDTH - _FIELD - 2
 
 #: Text columns are folded down to this width before fields replace a table.
 _SLIVER = 12
@@ -112,22 +118,40 @@ def _broken(name: Text, width: int) -> Text:
     return Text("\n".join(lines))
 
 
-def print_fields(title: str, fields: Mapping[str, str | Text], *, name_width: int = _FIELD) -> None:
-    """Print names and values, one pair per line.
+def print_fields(
+    title: str,
+    fields: Mapping[str, str | Text],
+    *,
+    name_width: int = _FIELD,
+    whole: Collection[str] = (),
+) -> None:
+    """Print names and values, one pair per line; long values are folded to the width of the page.
 
     Args:
         title: text above them.
         fields: values by name.
         name_width: minimum width of the names, so that several groups align.
+        whole: names of values that users copy, such as paths: one that does not fit beside its
+            name is printed below it, in one piece, unless a terminal is too narrow for it.
     """
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True, min_width=name_width)
-    table.add_column(overflow="fold")
-    for name, value in fields.items():
-        table.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
     console = _console()
+    page = min(console.width, LINE_WIDTH) if console.width == _WIDE else console.width
+    width = max([name_width, *map(cell_len, fields)])
     console.print(Text(one_line(title), style="bold cyan"), soft_wrap=True)
-    console.print(table)
+    for name, value in fields.items():
+        text = value.copy() if isinstance(value, Text) else Text(printable(value))
+        room = max(page - width - 2, 1)
+        if name in whole and text.cell_len > room and not re.search(r"\s", text.plain):
+            console.print(Text(name, style="bold"), soft_wrap=True)
+            text.pad_left(min(2, max(page - text.cell_len, 0)))
+            for line in text.wrap(console, console.width, overflow="fold"):
+                console.print(line, soft_wrap=True)
+            continue
+        head = Text(f"{name:<{width}}  ", style="bold")
+        for line in text.wrap(console, room, overflow="fold"):
+            line.rstrip()
+            console.print(Text.assemble(head, line), soft_wrap=True)
+            head = Text(" " * (width + 2))
 
 
 def count(value: Any) -> str:
@@ -170,6 +194,15 @@ def names(value: Any) -> str:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise  # rich would exit with its own code
+
+
+def can_print(text: str) -> bool:
+    """Return whether the encoding of stdout has these letters."""
+    try:
+        text.encode(getattr(unescaped_stdout(), "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def _console() -> Console:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -118,3 +118,57 @@ def checked_indices(indices: npt.ArrayLike, total: int | None) -> npt.NDArray[np
             f"{array.min()} to {array.max()}"
         )
     return array.astype(np.int_)
+
+
+def ids_to_delete(
+    episodes: Any, episode_indices: npt.NDArray[np.int_], view: object
+) -> npt.NDArray[np.int_]:
+    """Return the ids of episodes that a user wants to delete from a view.
+
+    Args:
+        episodes: the ids, as the user gave them.
+        episode_indices: the ids of the view, shape ``(N,)``.
+        view: what an error calls it.
+
+    Raises:
+        ConfigError: they are no list of ids, or one is not in the view.
+
+    Example:
+        >>> ids_to_delete([2], np.array([1, 2]), "the view")
+        array([2])
+    """
+    if not isinstance(episodes, Iterable):
+        raise ConfigError(
+            f"the episodes to delete must be a list of ids or a view, got {episodes!r}; for a "
+            "single episode: dataset.delete_episodes([0], ...)"
+        )
+    deleted = checked_indices(list(episodes), None)
+    unknown = np.setdiff1d(deleted, episode_indices).tolist()
+    if unknown:
+        raise ConfigError(
+            f"{view!r} has no episodes with the ids {unknown[:10]}; its ids are in "
+            "dataset.episodes['id']"
+        )
+    return deleted
+
+
+def sample_size(n_episodes: Any, total: int) -> int:
+    """Return a number of episodes to draw without replacement.
+
+    Raises:
+        ConfigError: it is negative, not whole or larger than ``total``.
+
+    Example:
+        >>> sample_size(2, 3)
+        2
+    """
+    try:
+        size = operator.index(n_episodes)
+    except TypeError:
+        raise ConfigError(f"n_episodes must be a whole number, got {n_episodes!r}") from None
+    if not 0 <= size <= total:
+        raise ConfigError(
+            "Cannot take a larger sample than population, nor a negative one: asked for "
+            f"{size} different episodes of {total}"
+        )
+    return size

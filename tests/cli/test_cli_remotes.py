@@ -389,6 +389,15 @@ def test_the_tables_fit_80_columns(monkeypatch, capsys, folder) -> None:
     assert any(line.split()[:1] == ["content_sha256"] and len(line) == 80 for line in lines)
 
 
+def test_show_of_a_remote_fits_80_columns_in_a_pipe(shared) -> None:
+    make(ID, description="many words " * 30, author="a" * 200)
+    run("upload", ID)
+    run("delete", ID, "--yes")
+    address = f"{shared}/{ID}"
+    lines = run("show", address).stdout.splitlines()
+    assert max(len(line) for line in lines if line != address) == 80
+
+
 # the Hub
 
 

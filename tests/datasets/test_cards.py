@@ -38,6 +38,7 @@ from minari_pipe.datasets.cards.page import FILM
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.errors import ConfigError, CorruptDatasetError, LinkError
 from minari_pipe.storage import MinariStorage
+from minari_pipe.storage.memory import MemoryStorage
 from minari_pipe.testing.strategies import Dataset, datasets, examples
 
 HOSTILE = (
@@ -418,3 +419,135 @@ def test_findings_and_origin_are_shown(dataset: Path) -> None:
     shown = " ".join(" ".join(Page(report_of(facts)).words).split())
     assert "warning episode 3: is odd" in shown
     assert "pkg.Expert, mean return 5, 100 episodes from seed 7" in shown
+
+
+def opened(dataset: Path) -> MinariDataset:
+    return MinariDataset(dataset / "data")
+
+
+def test_a_dataset_writes_the_report_that_the_command_writes(dataset: Path, tmp_path: Path) -> None:
+    assert opened(dataset).report() == report_of(facts_at(dataset / "data"))
+    path = tmp_path / "door.html"
+    assert opened(dataset).report(path) == path
+    assert path.read_text() == opened(dataset).report()
+    assert opened(dataset).report(str(path)) == path
+    write_card(dataset, {**card_files(facts_at(dataset / "data")), FILM: b"film"})
+    assert 'src="data:image/webp;base64,ZmlsbQ=="' in opened(dataset).report()
+
+
+def test_a_report_without_a_film_has_no_picture(dataset: Path) -> None:
+    assert not [tag for tag, _ in Page(opened(dataset).report()).tags if tag == "img"]
+
+
+def test_a_dataset_replaces_no_file_but_a_report(dataset: Path, tmp_path: Path) -> None:
+    letter = tmp_path / "letter.html"
+    letter.write_text("Dear ...")
+    for path in (letter, tmp_path):
+        with pytest.raises(ConfigError, match="exists and is no report"):
+            opened(dataset).report(path)
+    assert letter.read_text() == "Dear ..."
+
+
+def test_the_report_of_a_view_is_about_its_episodes(dataset: Path) -> None:
+    write_card(dataset, {**card_files(facts_at(dataset / "data")), FILM: b"film"})
+    text = opened(dataset)[[3, 1]].report()
+    shown = " ".join(" ".join(Page(text).words).split())
+    assert "A view: 2 of the 4 episodes." in shown
+    assert "best : episode 1, seed 3, 1 steps, return 5, success." in shown
+    assert "worst : episode 3, seed 3, 2 steps, return 2, no success." in shown
+    assert "1 of 2 reached success at some step." in shown
+    assert "of the whole dataset" in shown
+    # the film and the description for search engines are those of the whole dataset
+    assert "image/webp" not in text
+    assert "application/ld+json" not in text
+    assert "A view" not in opened(dataset).report()
+    assert "The view has no episodes." in opened(dataset)[:0].report()
+
+
+def test_a_dataset_in_memory_has_a_report(dataset: Path) -> None:
+    storage = MinariStorage.new(
+        "card", spaces.Box(0, 4, (2,), np.float64), spaces.Discrete(2), data_format="memory"
+    )
+    try:
+        storage.update_metadata({"dataset_id": "aa/m-v0", "minari_version": "0.5.4"})
+        storage.update_episodes([episode([1.0, 2.0])])
+        assert "aa/m-v0" in MinariDataset(storage).report()
+    finally:
+        MemoryStorage.forget("card")
+
+
+def test_a_notebook_shows_facts_and_the_returns(dataset: Path) -> None:
+    html = opened(dataset)._repr_html_()
+    shown = " ".join(" ".join(Page(html).words).split())
+    for words in (
+        "aa/b-v3",
+        "Environment CartPole-v1",
+        "Episodes 4",
+        "Steps 8",
+        "Mean return 2.875",
+        "Normalized score 0.469",
+        "License MIT",
+        "Size ",
+        "expert 5",
+    ):
+        assert words in shown
+    assert "Histogram of returns, from 1.5 to 5" in html
+    view = " ".join(" ".join(Page(opened(dataset)[:2]._repr_html_()).words).split())
+    assert "Episodes 2 of 4" in view
+    assert "Steps 3" in view
+    assert "the whole dataset" in view
+    assert "<svg" not in opened(dataset)[:0]._repr_html_()
+
+
+def test_a_notebook_runs_nothing_and_has_its_own_colours(dataset: Path) -> None:
+    html = opened(dataset)._repr_html_()
+    tags = {tag for tag, _ in Page(html).tags}
+    assert tags <= {
+        "div",
+        "strong",
+        "table",
+        "tr",
+        "th",
+        "td",
+        "svg",
+        "g",
+        "rect",
+        "title",
+        "line",
+        "text",
+    }
+    assert not re.search(r"https?:|url\(|@import|var\(|background", html)
+    assert 'fill="currentColor"' in html
+
+
+@pytest.mark.parametrize("key", ["license", "dataset_id", "env_spec"])
+def test_a_notebook_escapes_the_texts_of_strangers(dataset: Path, key: str) -> None:
+    path = dataset / "data" / "metadata.json"
+    value = json.dumps({"id": HOSTILE}) if key == "env_spec" else HOSTILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    html = opened(dataset)._repr_html_()
+    assert not {"script", "img"} & {tag for tag, _ in Page(html).tags}
+    assert "\u202e" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_notebook_reads_no_arrays(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = opened(dataset)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    for method in ("get_episodes", "get_buffers", "get_segments"):
+        monkeypatch.setattr(type(found.storage), method, refused)
+    assert "<svg" in found._repr_html_()
+
+
+@pytest.mark.parametrize("damage", ["{", '{"total_episodes": "x"}', None])
+def test_a_notebook_shows_a_damaged_dataset_by_its_name(dataset: Path, damage: str | None) -> None:
+    found = opened(dataset)
+    if damage is None:
+        shutil.rmtree(dataset)
+    else:
+        (dataset / "data" / "metadata.json").write_text(damage)
+    plain = "<pre>MinariDataset(&#x27;aa/b-v3&#x27;, 4 episodes)</pre>"
+    assert found._repr_html_() == plain

@@ -1,14 +1,16 @@
 """Draw histograms, traces and sparklines as SVG, without scripts.
 
 Colours are the variables ``--ink``, ``--soft``, ``--line``, ``--bar`` and ``--mark`` of the page;
-:func:`alone` gives them to a chart in a file of its own, light and dark. Coordinates are rounded to
-a tenth of a pixel, so that equal data give equal bytes.
+:func:`alone` gives them to a chart in a file of its own, light and dark, and :func:`embedded` sets
+colours for a page that has no such variables. Coordinates are rounded to a tenth of a pixel, so
+that equal data give equal bytes.
 """
 
 from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,11 @@ _ALONE = (
     "--ink:#e5e7eb;--soft:#9ca3af;--line:#374151;--bar:#60a5fa;--mark:#fb923c;background:#111827}}"
     "</style>"
 )
+
+_VARIABLE = re.compile(r"var\(--(\w+)\)")
+#: a blue and an orange that can be told from white and from black
+_EMBEDDED = {"bar": "#4a8fd0", "mark": "#d9662b"}
+_EMBEDDED_STYLE = "max-width:100%;height:auto;font:12px system-ui,sans-serif"
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,12 @@ def spark(counts: Sequence[int], title: str) -> str:
 def alone(chart: str) -> str:
     """Return a chart as a file of its own."""
     return chart.replace(">", f' xmlns="http://www.w3.org/2000/svg">{_ALONE}', 1) + "\n"
+
+
+def embedded(chart: str) -> str:
+    """Return a chart for a foreign page, in whose text colour it is drawn, but for the bars."""
+    chart = _VARIABLE.sub(lambda found: _EMBEDDED.get(found[1], "currentColor"), chart)
+    return chart.replace("<svg ", f'<svg width="{_WIDTH}" style="{_EMBEDDED_STYLE}" ', 1)
 
 
 def _svg(title: str, width: int, height: int, parts: Iterable[str], css: str = "chart") -> str:

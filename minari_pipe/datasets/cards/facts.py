@@ -30,6 +30,7 @@ from minari_pipe.datasets.statistics import (
     statistics_of,
 )
 from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.segment import Segment
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -133,7 +134,8 @@ class Facts:
         content_sha256: checksum of the content, if it is known.
         findings: what ``validate`` found; None if it has not run.
         texts: what the author says, by the keys of ``AUTHORS_TEXTS``.
-        traces: return so far after each step, by the number of an episode.
+        traces: return so far after each step, by the place of an episode in ``outcomes``.
+        view_of: number of episodes of the dataset, if this is about some of them only.
     """
 
     dataset_id: str
@@ -146,6 +148,7 @@ class Facts:
     findings: Sequence[Mapping[str, Any]] | None = None
     texts: Mapping[str, str | None] = field(default_factory=dict)
     traces: Mapping[int, Floats] = field(default_factory=dict)
+    view_of: int | None = None
 
     @property
     def statistics(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -215,6 +218,7 @@ def facts_of(
     content_sha256: str | None = None,
     findings: Sequence[Mapping[str, Any]] | None = None,
     texts: Mapping[str, str | None] | None = None,
+    indices: Ints | None = None,
 ) -> Facts:
     """Read a dataset and return what its card says.
 
@@ -226,9 +230,12 @@ def facts_of(
         content_sha256: checksum of its content, if known.
         findings: what ``validate`` found, if it has run.
         texts: what the author says; see :class:`Facts`.
+        indices: the episodes to describe, shape ``(N,)``; None means all.
     """
     faults = dict(metadata_faults(metadata))
-    indices = np.arange(storage.total_episodes)
+    everything = np.arange(storage.total_episodes)
+    if indices is None:
+        indices = everything
     columns = Columns(storage, indices)
     outcomes = _outcomes(storage, indices)
     return Facts(
@@ -241,7 +248,8 @@ def facts_of(
         content_sha256,
         findings,
         texts or {},
-        _traces(storage, outcomes.notable.values()),
+        _traces(storage, indices, outcomes.notable.values()),
+        None if np.array_equal(indices, everything) else len(everything),
     )
 
 
@@ -285,11 +293,12 @@ def _bounds(spaces: Mapping[str, gym.Space[Any]]) -> Iterator[tuple[Path, tuple[
 
 def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
     table = EpisodeTable(storage, indices)
+    lengths = table["total_steps"].astype(np.int64)
     terminated: list[Flags] = []
     truncated: list[Flags] = []
     succeeded: list[Flags | None] = []
     pairs: list[npt.NDArray[np.uint64]] = []
-    counts_pairs = storage.total_steps <= EXACT_VALUES
+    counts_pairs = int(lengths.sum()) <= EXACT_VALUES
     for steps, rows_of in parts(storage, indices):
         ends = np.cumsum(steps)
         for name, found in (("terminations", terminated), ("truncations", truncated)):
@@ -300,7 +309,7 @@ def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
     return Outcomes(
         ids=table["id"].tolist(),
         seeds=table["seed"].tolist(),
-        lengths=table["total_steps"].astype(np.int64),
+        lengths=lengths,
         returns=table["return"].astype(np.float64),
         terminated=_joined(terminated, bool),
         truncated=_joined(truncated, bool),
@@ -311,6 +320,26 @@ def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
 
 def _joined(found: list[Any], dtype: Any) -> npt.NDArray[Any]:
     return np.concatenate(found) if found else np.zeros(0, dtype)
+
+
+def stored_successes(storage: MinariStorage) -> Flags | None:
+    """Return which episodes reached a success, from the infos alone, shape ``(N,)``.
+
+    None if the infos do not say, or if they cannot be read without the observations: only HDF5
+    files that are mapped into memory give one column of all episodes at once.
+    """
+    found: list[Flags] = []
+    if storage.FORMAT != "hdf5":
+        return None
+    for item in storage.get_segments(range(storage.total_episodes)):
+        if not isinstance(item, Segment):
+            return None
+        for one in item.each():
+            successes = _successes({leaf.path: rows for leaf, rows in one.pairs()}, one.steps)
+            if successes is None:
+                return None
+            found.append(successes)
+    return _joined(found, bool)
 
 
 def _successes(rows_of: Mapping[Path, Any], steps: Ints) -> Flags | None:
@@ -353,7 +382,7 @@ def _robust_deviations(values: Floats) -> Floats:
     return away / scale if scale > 0 else np.zeros(len(values))
 
 
-def _traces(storage: MinariStorage, places: Iterable[int]) -> dict[int, Floats]:
+def _traces(storage: MinariStorage, indices: Ints, places: Iterable[int]) -> dict[int, Floats]:
     chosen = list(dict.fromkeys(places))
-    episodes = storage.get_episodes(chosen)
+    episodes = storage.get_episodes(indices[chosen].tolist())
     return {place: np.cumsum(one["rewards"]) for place, one in zip(chosen, episodes, strict=True)}

@@ -11,6 +11,7 @@ from typing import Any
 
 from minari_pipe.core.datasets_root import id_at
 from minari_pipe.core.files.atomic import MANIFEST, staged_manifest, transaction
+from minari_pipe.core.files.changes import write_new
 from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.core.files.links import files_below, opener, refuse_links
 from minari_pipe.core.files.manifest import (
@@ -26,9 +27,10 @@ from minari_pipe.core.files.manifest import (
 )
 from minari_pipe.core.files.swap import swap_in
 from minari_pipe.core.json_object import json_object
+from minari_pipe.core.messages import one_line
 from minari_pipe.datasets.cards.charts import alone
 from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant_json
-from minari_pipe.datasets.cards.facts import Facts, facts_of
+from minari_pipe.datasets.cards.facts import Facts, Ints, facts_of
 from minari_pipe.datasets.cards.markdown import card_md
 from minari_pipe.datasets.cards.page import FILM, inlined, page, returns_chart
 from minari_pipe.datasets.cards.tables import episodes_csv, stats_json
@@ -49,6 +51,9 @@ FILES = (
 
 #: a file of a stranger's card is read up to this size
 _LARGEST = 10_000_000
+
+#: how each report begins, by which a file is known to be one
+_BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
 
 
 def card_files(facts: Facts) -> dict[str, bytes]:
@@ -72,6 +77,50 @@ def report_of(facts: Facts, film: bytes | None = None) -> str:
     return page(facts, description, film="" if film is None else inlined(film))
 
 
+def report(
+    storage: MinariStorage, indices: Ints, path: str | os.PathLike[str] | None
+) -> str | Path:
+    """Return the report of some episodes of a dataset, or write it; return its path then.
+
+    The film of the card shows the episode of median return of the whole dataset, so the report of
+    a view has none.
+
+    Args:
+        storage: holds the episodes.
+        indices: the episodes, shape ``(N,)``.
+        path: file to write, if any.
+
+    Raises:
+        ConfigError: the path is taken by something else than a report.
+        CorruptDatasetError: the dataset cannot be read.
+    """
+    target = None if path is None else Path(path)
+    if target is not None:
+        check_report_path(target)
+    facts = facts_in(storage, indices=indices)
+    film = file_of_card(storage.data_path, FILM) if facts.view_of is None else None
+    text = report_of(facts, film)
+    if target is None:
+        return text
+    write_new(target, text.encode())
+    return target
+
+
+def check_report_path(path: Path) -> None:
+    """Raise if a path is taken by anything but an older report.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if path.exists() and not (path.is_file() and _is_report(path)):
+        raise ConfigError(f"{one_line(path)} exists and is no report; choose another path")
+
+
+def _is_report(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING
+
+
 def facts_at(data_path: Path, findings: Sequence[Mapping[str, Any]] | None = None) -> Facts:
     """Read the facts of a dataset that lies in a folder or file.
 
@@ -82,7 +131,26 @@ def facts_at(data_path: Path, findings: Sequence[Mapping[str, Any]] | None = Non
     Raises:
         CorruptDatasetError: it cannot be read.
     """
-    storage = MinariStorage.read(data_path)
+    return facts_in(MinariStorage.read(data_path), findings)
+
+
+def facts_in(
+    storage: MinariStorage,
+    findings: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    indices: Ints | None = None,
+) -> Facts:
+    """Read the facts of a dataset that is open.
+
+    Args:
+        storage: holds the episodes.
+        findings: what ``validate`` found, if it has run.
+        indices: the episodes to describe, shape ``(N,)``; None means all.
+
+    Raises:
+        CorruptDatasetError: it cannot be read.
+    """
+    data_path = storage.data_path
     metadata = storage.read_raw_metadata(data_path)
     content = read_manifest(data_path.parent) if data_path.name == "data" else None
     content = None if content is not None and is_foreign(data_path.parent, content) else content
@@ -95,13 +163,16 @@ def facts_at(data_path: Path, findings: Sequence[Mapping[str, Any]] | None = Non
         content_sha256=None if content is None else content.get("content_sha256"),
         findings=findings,
         texts=_texts_at(data_path),
+        indices=indices,
     )
 
 
 def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """Return the entries of a dataset's files, with the sha256 of each."""
     top = data_path.parent
-    if content is not None:
+    if not data_path.exists():  # kept in memory
+        known: dict[str, dict[str, Any]] = {}
+    elif content is not None:
         known = {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")}
     else:
         found = files_below(data_path) if data_path.is_dir() else [""]

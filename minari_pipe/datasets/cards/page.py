@@ -6,9 +6,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
@@ -18,6 +17,9 @@ from minari_pipe.datasets.cards.dates import in_script
 from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts
 from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
 from minari_pipe.datasets.statistics import QUANTILES, Column
+
+if TYPE_CHECKING:
+    import jinja2
 
 #: the film of the episode of median return, beside the page
 FILM = "episode.webp"
@@ -41,6 +43,8 @@ def source_of(name: str) -> str:
 @cache
 def template(name: str) -> jinja2.Template:
     """Return a template, which escapes what it shows and has the style of all pages."""
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -59,7 +63,7 @@ def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") ->
 
     Args:
         facts: what it says.
-        description: the same as JSON-LD, for search engines.
+        description: the same as JSON-LD, for search engines; the page of a view leaves it out.
         film: address of the film; empty for none.
         back: address of the list of datasets that it belongs to, if any.
     """
@@ -123,7 +127,8 @@ def tiles_of(facts: Facts) -> Iterator[dict[str, str]]:
     if facts.random is not None or facts.expert is not None:
         ends = [number(end) or "?" for end in (facts.random, facts.expert)]
         yield _tile("Random, expert", ", ".join(ends), "mean returns of the reference policies")
-    yield _tile("Size", file_size(facts.size))
+    whole = "" if facts.view_of is None else "of the whole dataset"
+    yield _tile("Size", file_size(facts.size), whole)
     yield _tile("License", line_of(facts.metadata.get("license"), 60) or "not stated")
 
 
