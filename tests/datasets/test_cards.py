@@ -453,7 +453,7 @@ def test_the_report_of_a_view_is_about_its_episodes(dataset: Path) -> None:
     text = opened(dataset)[[3, 1]].report()
     shown = " ".join(" ".join(Page(text).words).split())
     assert "A view: 2 of the 4 episodes." in shown
-    assert "best : episode 1, seed 3, 1 steps, return 5, success." in shown
+    assert "best : episode 1, seed 3, 1 step, return 5, success." in shown
     assert "worst : episode 3, seed 3, 2 steps, return 2, no success." in shown
     assert "1 of 2 reached success at some step." in shown
     assert "of the whole dataset" in shown

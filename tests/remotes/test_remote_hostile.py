@@ -100,7 +100,7 @@ def put(place: Place, files: dict[str, bytes]) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         elif place.kind == "gcs":
-            remote._post(path, content)
+            remote._put_small(path, content)
         else:
             with suppress(FileNotFoundError):  # moto finds no place for a key with a line end
                 remote._files.pipe_file(remote._path(path), content)
