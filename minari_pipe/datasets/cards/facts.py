@@ -172,7 +172,7 @@ class Facts:
 
     def _total(self, key: str) -> int:
         value: Any = self.metadata.get(key)
-        return int(value) if is_finite_number(value) else 0
+        return int(value) if self.view_of is None and is_finite_number(value) else 0
 
     @property
     def size(self) -> float:
