@@ -36,6 +36,7 @@ __pycache__/
 /pipelines/*/train_expert/
 /pipelines/*/episodes/
 /pipelines/*/dataset/
+/pipelines/*/card/
 /pipelines/*/eval_env.json
 /pipelines/*/parents.json
 /pipelines/*/checkpoint_scores.json
