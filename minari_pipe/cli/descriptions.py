@@ -17,7 +17,7 @@ from minari_pipe.core.metadata import is_finite_number, metadata_faults, support
 from minari_pipe.core.spaces import deserialize_space, space_leaves
 from minari_pipe.datasets.cards.facts import stored_successes
 from minari_pipe.datasets.cards.folder import file_of_card
-from minari_pipe.datasets.cards.tables import successes_of
+from minari_pipe.datasets.cards.summary import outcomes_in
 from minari_pipe.datasets.cards.words import percent
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.spec import parse_spec
@@ -200,17 +200,18 @@ def _number(value: float, form: str) -> str:
 
 def _success(dataset: MinariDataset) -> str:
     """Return the share of successful episodes, from the infos or, if those are slow, the card."""
-    found: list[bool] | None = None
+    found: npt.NDArray[np.bool_] | None = None
     with suppress(MinariPipeError):
-        stored = stored_successes(dataset.storage)
-        found = None if stored is None else stored.tolist()
+        found = stored_successes(dataset.storage)
     if found is None:
         table = file_of_card(dataset.storage.data_path, "episodes.csv")
-        found = None if table is None else successes_of(table.decode(errors="replace"))
+        outcomes = None if table is None else outcomes_in(table)
+        found = None if outcomes is None else outcomes.succeeded
     n = dataset.total_episodes
     if found is None or not n or len(found) != n:
         return ""
-    return f"{percent(sum(found) / n)} ({sum(found):,} of {counted(n, 'episode')})"
+    won = int(found.sum())
+    return f"{percent(won / n)} ({won:,} of {counted(n, 'episode')})"
 
 
 def _scores(metadata: dict[str, Any]) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 
 from minari_pipe.core.metadata import is_finite_number, metadata_faults
 from minari_pipe.datasets.cards.charts import embedded
-from minari_pipe.datasets.cards.facts import Facts, Ints, Outcomes
+from minari_pipe.datasets.cards.facts import Facts, Ints
 from minari_pipe.datasets.cards.page import returns_chart
+from minari_pipe.datasets.cards.summary import outcomes_of
 from minari_pipe.datasets.cards.words import file_size, line_of, number
-from minari_pipe.datasets.episodes_table import EpisodeTable
 from minari_pipe.storage.base import MinariStorage
 
 _BESIDE = "display:flex;flex-wrap:wrap;gap:8px 32px;align-items:center"
@@ -50,23 +50,11 @@ def notebook_html(storage: MinariStorage, indices: Ints, dataset_id: str, plain:
 def _facts(storage: MinariStorage, indices: Ints, dataset_id: str) -> Facts:
     metadata = storage.read_raw_metadata(storage.data_path)
     faults = dict(metadata_faults(metadata))
-    table = EpisodeTable(storage, indices)
-    unknown = np.zeros(len(indices), bool)
-    outcomes = Outcomes(
-        ids=indices.tolist(),
-        seeds=[],
-        lengths=table["total_steps"].astype(np.int64),
-        returns=table["return"].astype(np.float64),
-        terminated=unknown,
-        truncated=unknown,
-        succeeded=None,
-        pairs=None,
-    )
     total = metadata["total_episodes"]
     return Facts(
         dataset_id,
         {key: value for key, value in metadata.items() if key not in faults},
-        outcomes,
+        outcomes_of(storage, indices),
         columns=[],
         elements={},
         files={},

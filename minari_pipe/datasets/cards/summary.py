@@ -17,7 +17,7 @@ import numpy.typing as npt
 from minari_pipe.core.json_object import json_object
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.datasets.cards.croissant import RAI_NAMES
-from minari_pipe.datasets.cards.facts import ElementFacts, Facts, Outcomes
+from minari_pipe.datasets.cards.facts import ElementFacts, Facts, Ints, Outcomes
 from minari_pipe.datasets.cards.words import line_of
 from minari_pipe.datasets.episodes_table import EpisodeTable
 from minari_pipe.datasets.statistics import QUANTILES, Column
@@ -49,9 +49,9 @@ def summary_of(
         storage: holds its episodes, whose table is used if the card has none.
     """
     faults = dict(metadata_faults(metadata))
-    outcomes = _outcomes(card.get("episodes.csv", b""))
+    outcomes = outcomes_in(card.get("episodes.csv", b""))
     if outcomes is None and storage is not None:
-        outcomes = _outcomes_of(storage)
+        outcomes = outcomes_of(storage)
     columns, elements = _columns(card.get("stats.json", b""))
     said = description_of(card)
     texts = {key: line_of(said.get(name)) for key, name in RAI_NAMES.items()}
@@ -75,8 +75,8 @@ def description_of(card: Mapping[str, bytes]) -> dict[str, Any]:
         return {}
 
 
-def _outcomes(table: bytes) -> Outcomes | None:
-    """Read ``episodes.csv``; None if it is not such a table."""
+def outcomes_in(table: bytes) -> Outcomes | None:
+    """Return what an ``episodes.csv`` tells; None if it is not such a table."""
     try:
         rows = list(csv.DictReader(io.StringIO(table.decode())))
         if not rows or any(None in row.values() for row in rows):  # a row is too short
@@ -105,8 +105,15 @@ def _flags(texts: Sequence[str]) -> npt.NDArray[np.bool_] | None:
     return np.array(texts) == "1" if set(texts) <= {"0", "1"} else None
 
 
-def _outcomes_of(storage: MinariStorage) -> Outcomes:
-    table = EpisodeTable(storage, np.arange(storage.total_episodes))
+def outcomes_of(storage: MinariStorage, indices: Ints | None = None) -> Outcomes:
+    """Return what is stored with some episodes, of which no array is read.
+
+    Args:
+        storage: holds the episodes.
+        indices: the episodes, shape ``(N,)``; None means all.
+    """
+    chosen = np.arange(storage.total_episodes) if indices is None else indices
+    table = EpisodeTable(storage, chosen)
     return Outcomes(
         ids=table["id"].tolist(),
         seeds=table["seed"].tolist(),

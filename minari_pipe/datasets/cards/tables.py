@@ -50,17 +50,6 @@ def episodes_csv(facts: Facts) -> str:
     return text.getvalue()
 
 
-def successes_of(table: str) -> list[bool] | None:
-    r"""Return the column ``success`` of an ``episodes.csv``; None if it does not know all of it.
-
-    Example:
-        >>> successes_of("id,success\\n0,1\\n1,0\\n"), successes_of("id,success\\n0,\\n")
-        ([True, False], None)
-    """
-    found = [row.get("success") for row in csv.DictReader(io.StringIO(table))]
-    return [one == "1" for one in found] if all(one in ("0", "1") for one in found) else None
-
-
 def stats_json(facts: Facts) -> str:
     """Return the statistics of each column, with null for what no value has."""
     found = {
