@@ -67,7 +67,7 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
     assert not any("+" in requirement for requirement in params.dataset.requirements)
     assert "stages" in dvc_yaml(name, params, tmp_path)
     made = [stage.name for stage in stages(name, params) if stage.name != "ref_scores"]
-    assert made[-4:] == ["collect", "create", "validate", "card", "publish"]
+    assert made[-5:] == ["collect", "create", "validate", "card", "publish"]
     environment_factory(params.env, tmp_path)().close()
     environment_factory(params.ref_scores.environment, tmp_path)().close()
     for where, settings in (("policy", params.policy), ("expert", params.ref_scores.expert)):
