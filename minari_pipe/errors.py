@@ -145,5 +145,6 @@ def did_you_mean(
         prefix: written before the nearest name, such as the section of a key.
         cutoff: how similar they must be, from 0 to 1; see ``difflib.get_close_matches``.
     """
-    near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=cutoff)
+    near.sort(key=lambda found: sorted(found) != sorted(str(name)))  # letters that changed places
     return f" Did you mean {prefix + near[0]!r}?" if near else ""

@@ -41,5 +41,5 @@ def test_init_makes_a_workspace_for_configs_of_ones_own(installed, tmp_path):
     assert "door_expert, door_human" in output
     assert ", own, pendulum_expert" in output
     output = installed.run(workspace, "minari-pipe", "dataset=own")
-    assert len(stages_that_ran(output)) == 5
+    assert len(stages_that_ran(output)) == 6
     assert (workspace.root / "datasets" / "tests" / "own-v0" / "manifest.json").is_file()

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from minari_pipe.datasets.cards.folder import FILES as CARD
+from minari_pipe.datasets.cards.page import FILM
 from tests.conftest import FULL
 from tests.support.recipe_runs import ARGUMENTS, RecipeRun, is_possible, run_recipe
 from tests.support.repositories import hashes
@@ -52,6 +54,7 @@ def test_a_recipe_gives_the_same_bytes_anywhere(name, runs):
     published = hashes(first.root / "datasets" / IDS[name])
     policies = {f"policies/{name}" for name in POLICIES.get(name, ())}
     files = {"data/main_data.hdf5", "data/metadata.json", "manifest.json"}
+    files |= {f"card/{name}" for name in CARD if name != FILM}
     assert files | policies == set(published)
     assert published == hashes(second.root / "datasets" / IDS[name])
     assert hashes(first.root / "catalog") == hashes(second.root / "catalog")

@@ -40,8 +40,8 @@ def is_possible(name: str) -> bool:
     return name != "door_human" or (SHARED / "demonstrations").is_dir()
 
 
-ARGUMENTS = () if FULL else SMALL
-"""The overrides with which a recipe is run."""
+ARGUMENTS = ("card.film=false", *(() if FULL else SMALL))
+"""The overrides with which a recipe is run; a film depends on what draws it."""
 
 
 @functools.cache
