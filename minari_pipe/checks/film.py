@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -28,7 +29,7 @@ from minari_pipe.checks.stepwise import row_of
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.spaces import is_image_space, space_leaves
 from minari_pipe.core.tree import leaves
-from minari_pipe.core.trust import name_places
+from minari_pipe.core.trust import MODULES_VARIABLE, name_places
 from minari_pipe.errors import MinariPipeError, MissingDependencyError
 from minari_pipe.storage.jpeg import Image  # None if Pillow is not installed
 
@@ -40,7 +41,10 @@ SECONDS = 60
 RENDERERS = ("egl", "osmesa")
 #: what to install if none of them is there, on Debian and its relatives
 _EGL = "without a display, MuJoCo draws with EGL: apt install libegl1 libegl-mesa0 libgl1-mesa-dri"
-_QUALITIES = (60, 40, 20, 10)
+#: widths and qualities of a film, until it is small enough
+_SIZES = ((WIDTH, 60), (WIDTH, 40), (WIDTH, 20), (240, 20), (160, 20), (96, 20), (64, 10))
+#: characters of a reason
+_LONGEST = 500
 #: exit codes: there can be no film; MuJoCo could not draw with this renderer
 _REFUSED, _NOT_DRAWN = 3, 4
 
@@ -79,50 +83,71 @@ def film(
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "SDL_VIDEODRIVER": "dummy",
+        # so that modules of a workspace are found; the process that films trusts no others
+        MODULES_VARIABLE: ",".join(
+            filter(None, [os.environ.get(MODULES_VARIABLE), *trusted_modules])
+        ),
     }
     chosen = os.environ.get("MUJOCO_GL")
     reason = ""
     for renderer in (chosen,) if chosen else RENDERERS:
         environment["MUJOCO_GL"] = renderer
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, timeout=SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise MinariPipeError(f"the renderer took longer than {SECONDS} s") from None
-        if done.returncode == 0:
-            return done.stdout
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+        with tempfile.TemporaryDirectory() as folder:  # the environment may print what it likes
+            target, said = Path(folder) / "film.webp", Path(folder) / "said"
+            try:
+                with open(said, "wb") as output:
+                    done = subprocess.run(
+                        [*command, str(target)],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        timeout=SECONDS,
+                        check=False,
+                    )
+            except subprocess.TimeoutExpired:
+                raise MinariPipeError(f"the renderer took longer than {SECONDS} s") from None
+            if done.returncode == 0:
+                if not target.is_file():
+                    raise MinariPipeError("the environment ended the process that films it")
+                return target.read_bytes()
+            with open(said, "rb") as output:
+                output.seek(max(0, said.stat().st_size - 10_000))
+                lines = output.read().decode(errors="replace").strip().splitlines() or [""]
+        text = one_line(lines[-1][:_LONGEST])
         if done.returncode == _REFUSED:
-            raise MinariPipeError(one_line(lines[-1][:300]))
+            raise MinariPipeError(text)
         if done.returncode == _NOT_DRAWN:
-            reason = f"{one_line(lines[-1][:300])}; {_EGL}"
+            reason = text if chosen else f"{text}; {_EGL}"
         else:
             reason = f"the renderer ended with exit code {done.returncode}"
     raise MinariPipeError(reason)
 
 
-def main(data_path: str, index: str, allowed: str) -> int:
-    """Write a film to stdout, or the reason why there is none to stderr; return the exit code.
+def main(data_path: str, index: str, allowed: str, target: str) -> int:
+    """Write a film to a file, or the reason why there is none to stderr; return the exit code.
 
     Args:
         data_path: folder of the dataset's data.
         index: number of the episode.
         allowed: modules and files that the dataset may name, as JSON.
+        target: the file.
     """
     modules, places = json.loads(allowed)
     name_places(map(Path, places))
     options = Options(trusted_modules=tuple(modules))
     subject = Subject.open(Path(data_path), options=options)
     try:
-        frames = list(_frames(subject, int(index)))
+        film = _webp(list(_frames(subject, int(index))))
     except Exception as error:
         name = "" if isinstance(error, MinariPipeError) else f"{type(error).__name__}: "
         sys.stderr.write(f"\n{name}{one_line(error)}\n")
         # if its import has failed, only parts of MuJoCo are there
         draws = any(module.partition(".")[0] == "mujoco" for module in sys.modules)
         return _NOT_DRAWN if draws and not isinstance(error, _NoFilmError) else _REFUSED
-    sys.stdout.buffer.write(_webp(frames))
+    part = Path(f"{target}.part")
+    part.write_bytes(film)
+    part.rename(target)
     return 0
 
 
@@ -185,17 +210,18 @@ def _draw_fast(env: gym.Env) -> None:
 def _webp(frames: Sequence[npt.NDArray[np.uint8]]) -> bytes:
     pictures = [Image.fromarray(frame.squeeze()).convert("RGB") for frame in frames]
     width, height = pictures[0].size
-    size = (WIDTH, max(1, round(height * WIDTH / width)))
-    scaled = [picture.resize(size, Image.Resampling.LANCZOS) for picture in pictures]
-    for quality in _QUALITIES:
+    for widest, quality in _SIZES:
+        scale = min(widest / width, 1.5 * widest / height)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        scaled = [picture.resize(size, Image.Resampling.LANCZOS) for picture in pictures]
         data = io.BytesIO()
         scaled[0].save(
             data, "WEBP", save_all=True, append_images=scaled[1:], duration=60, loop=0,
             quality=quality, method=4,
         )  # fmt: skip
         if data.tell() <= MOST_BYTES:
-            break
-    return data.getvalue()
+            return data.getvalue()
+    raise _NoFilmError(f"the film is larger than {MOST_BYTES // 1000} kB, however small its frames")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def card(
     from minari_pipe.checks import Options
     from minari_pipe.checks.film import film as film_of
     from minari_pipe.core.trust import trusted_modules
-    from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
+    from minari_pipe.datasets.cards.folder import card_files, facts_at, file_of_card, write_card
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.words import file_size
 
@@ -60,13 +60,19 @@ def card(
     files = card_files(facts)
     made = f"report {file_size(len(files['report.html']))}"
     median = facts.outcomes.notable.get("median")
+    before = file_of_card(data_path, FILM)
     if film and median is not None:
         try:
-            files[FILM] = film_of(data_path, median, modules)
+            files[FILM] = film_of(
+                data_path, median, modules, process="minari_pipe.pipeline.stages.film"
+            )
             made += f", film of episode {facts.outcomes.ids[median]}"
         except MinariPipeError as error:
             made += f", no film: {one_line(error)}"
-    write_card(data_path.parent, files)
+            if before is not None:  # the data are the same, else their card would be gone
+                files[FILM] = before
+                made += "; the film that was there stays"
+    write_card(data_path.parent, files, facts)
     print(f"{one_line(name)}: {made}; in {one_line(data_path.parent / 'card')}")
 
 

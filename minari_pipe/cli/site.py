@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,9 +17,9 @@ from minari_pipe.core.files.manifest import entries_of
 from minari_pipe.core.files.manifest_update import known_manifest
 from minari_pipe.core.messages import one_line
 from minari_pipe.datasets.library import list_local_datasets
-from minari_pipe.errors import ConfigError, MinariPipeError
+from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.workspace import find_root
-from minari_pipe.remotes import is_address
+from minari_pipe.remotes import Remote, is_address
 from minari_pipe.remotes.hosting import list_remote_datasets, opened
 from minari_pipe.remotes.transfer.download import look
 from minari_pipe.storage.base import MinariStorage
@@ -47,8 +47,6 @@ def site(
         place = str(_root(source))
         entries = local_entries(place, all)
     n = write_site(output, entries, "Datasets")
-    if not n:
-        raise ConfigError(f"there are no datasets in {one_line(place)}")
     print(f"{counted(n, 'dataset')}: {one_line(output / 'index.html')}")
 
 
@@ -65,18 +63,13 @@ def _root(source: str) -> Path:
     return folder / "datasets" if (folder / ".dvc").is_dir() else folder
 
 
-def local_entries(root: str, all: bool) -> Iterator[Entry]:
-    """Yield what a site shows of the datasets of a root.
+def local_entries(root: str, all: bool) -> Iterator[tuple[str, Callable[[], Entry]]]:
+    """Yield the ids of the datasets of a root, each with what reads what a site shows of it.
 
     Args:
         root: the root.
         all: every version, not only the latest of each.
     """
-    from minari_pipe.datasets.cards.folder import files_of_card
-    from minari_pipe.datasets.cards.page import FILM
-    from minari_pipe.datasets.cards.site import Entry
-    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
-
     before = os.environ.get(ROOT_VARIABLE)
     os.environ[ROOT_VARIABLE] = root
     try:
@@ -89,33 +82,37 @@ def local_entries(root: str, all: bool) -> Iterator[Entry]:
         if before is not None:
             os.environ[ROOT_VARIABLE] = before
     for name, (metadata, data) in found.items():
-        content = known_manifest(data)
-        card = {} if content is None else files_of_card(data.parent, content, (*FILES, FILM))
-        storage = None if "episodes.csv" in card else _opened(name, data)
-        facts = summary_of(
-            name,
-            metadata,
-            card,
-            {}
-            if content is None
-            else {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")},
-            content_sha256=None if content is None else content.get("content_sha256"),
-            storage=storage,
-        )
-        yield Entry(facts, description_of(card), card.get(FILM))
+        yield name, partial(_local_entry, name, metadata, data)
 
 
-def _opened(name: str, data: Path) -> MinariStorage | None:
-    try:
-        return MinariStorage.read(data)
-    except MinariPipeError as error:
-        warnings.warn(f"{name}: {error}", stacklevel=2)
-        return None
-
-
-def _remote_entries(place: str, prefix: str | None, all: bool) -> Iterator[Entry]:
+def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
+    from minari_pipe.datasets.cards.folder import LARGEST, files_of_card
+    from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.site import Entry
+    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
 
+    content = known_manifest(data) or {}
+    card = files_of_card(data.parent, content, (*FILES, FILM), most=LARGEST)
+    facts = summary_of(
+        name,
+        metadata,
+        card,
+        {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")},
+        content_sha256=content.get("content_sha256"),
+        storage=None if "episodes.csv" in card else MinariStorage.read(data),
+    )
+    return Entry(facts, description_of(card), card.get(FILM))
+
+
+def _remote_entries(
+    place: str, prefix: str | None, all: bool
+) -> Iterator[tuple[str, Callable[[], Entry]]]:
     remote = opened(place)
     for name, metadata in list_remote_datasets(place, prefix, latest_version=not all).items():
-        yield Entry(*published_card(remote, name, metadata, look(remote, name)))
+        yield name, partial(_remote_entry, remote, name, metadata)
+
+
+def _remote_entry(remote: Remote, name: str, metadata: dict[str, Any]) -> Entry:
+    from minari_pipe.datasets.cards.site import Entry
+
+    return Entry(*published_card(remote, name, metadata, look(remote, name)))

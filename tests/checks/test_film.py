@@ -47,6 +47,10 @@ class Painter(gym.Env):
     def render(self):
         if self.fault == "hangs":
             time.sleep(100)
+        if self.fault == "prints":
+            os.write(1, b"hello from C")
+        if self.fault == "exits":
+            os._exit(0)
         if self.fault == "crashes":
             os._exit(11)
         if self.fault == "raises":
@@ -228,3 +232,22 @@ def test_the_next_renderer_is_tried_and_without_any_the_line_says_what_to_instal
         assert frames(film(dataset.storage.data_path, 0))
     except MinariPipeError as error:
         pytest.skip(f"no renderer on this machine: {error}")
+
+
+@pytest.mark.parametrize(("fault", "is_film"), [("prints", True), ("exits", False)])
+def test_what_an_environment_prints_is_no_film(
+    tmp_path: Path, painter, trusted, fault: str, is_film: bool
+) -> None:
+    data = recorded(tmp_path, painter, 3, fault=fault)
+    if is_film:
+        assert len(frames(film(data, 0, trusted))) == 4
+    else:
+        with pytest.raises(MinariPipeError, match="ended the process that films it"):
+            film(data, 0, trusted)
+
+
+@pytest.mark.parametrize("shape", [(96, 96, 3), (2000, 64, 3)])
+def test_a_film_of_noise_is_small_too(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(256, size=shape).astype(np.uint8) for _ in range(MOST_FRAMES)]
+    assert len(films._webp(pictures)) <= MOST_BYTES

@@ -117,7 +117,7 @@ def test_site_shows_a_root_or_a_remote(remote: str, tmp_path: Path) -> None:
         assert [one["id"] for one in found] == [ID, "tests/twice-v0"]
         has_returns = [one["mean_return"] is not None for one in found]
         assert has_returns == [True, source != [remote]]
-    assert "there are no datasets in" in error("site", str(tmp_path / "site0"), "-o", "x")
+    assert "there are no datasets to show" in error("site", str(tmp_path / "site0"), "-o", "x")
     assert "no folder; expected local, remote, workspace" in error("site", "nowhere", "-o", "x")
 
 

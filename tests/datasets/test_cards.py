@@ -551,3 +551,16 @@ def test_a_notebook_shows_a_damaged_dataset_by_its_name(dataset: Path, damage: s
         (dataset / "data" / "metadata.json").write_text(damage)
     plain = "<pre>MinariDataset(&#x27;aa/b-v3&#x27;, 4 episodes)</pre>"
     assert found._repr_html_() == plain
+
+
+def test_a_card_of_data_that_have_changed_is_not_written(dataset: Path) -> None:
+    facts = facts_at(dataset / "data")
+    opened(dataset).update_dataset_from_buffer([episode([7.0])])
+    with pytest.raises(CorruptDatasetError, match="has changed while its card was made"):
+        write_card(dataset, card_files(facts), facts)
+
+
+def test_what_a_killed_command_left_is_removed(dataset: Path) -> None:
+    (dataset / ".card-x").mkdir()
+    write_card(dataset, card_files(facts_at(dataset / "data")))
+    assert sorted(os.listdir(dataset)) == ["card", "data", MANIFEST]

@@ -20,7 +20,7 @@ from minari_pipe.datasets.cards.facts import Outcomes
 from minari_pipe.datasets.cards.folder import facts_at, report_of
 from minari_pipe.datasets.cards.site import Entry, write_site
 from tests.datasets.test_cards import HOSTILE, episode, stored
-from tests.datasets.test_site import entry, film
+from tests.datasets.test_site import entry, film, given
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ATTACK = f"{HOSTILE} </script></style><script>window.attacked = 1</script> " + "long " * 200_000
@@ -57,7 +57,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = entry("door/human-v2", license="CC-BY-4.0", ref_min_score=0.0, ref_max_score=1.0)
     object.__setattr__(other.facts, "outcomes", returns)
     entries = [Entry(facts, {"name": ATTACK}, film()), other, entry("zz/none-v0")]
-    write_site(folder / "site", entries, ATTACK[:90])
+    write_site(folder / "site", given(*entries), ATTACK[:90])
     return folder
 
 

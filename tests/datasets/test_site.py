@@ -6,6 +6,9 @@ import dataclasses
 import io
 import json
 import os
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ from PIL import Image
 from minari_pipe.core.files.manifest import read_manifest
 from minari_pipe.datasets.cards.comparison import comparison
 from minari_pipe.datasets.cards.facts import Facts, Outcomes
-from minari_pipe.datasets.cards.folder import card_files, facts_at
+from minari_pipe.datasets.cards.folder import card_files, check_report_path, facts_at
+from minari_pipe.datasets.cards.page import page
 from minari_pipe.datasets.cards.site import Entry, still_of, write_site
 from minari_pipe.datasets.cards.summary import summary_of
 from minari_pipe.errors import ConfigError, LinkError
@@ -35,6 +39,15 @@ def film() -> bytes:
 
 def entry(dataset_id: str, *, shown: bytes | None = None, **metadata: Any) -> Entry:
     return Entry(Facts(dataset_id, metadata, EMPTY, [], {}, {}), {}, shown)
+
+
+def given(*entries: Entry) -> list[tuple[str, Callable[[], Entry]]]:
+    """Entries as ``write_site`` takes them."""
+    return [(one.facts.dataset_id, partial(_same, one)) for one in entries]
+
+
+def _same(one: Entry) -> Entry:
+    return one
 
 
 def page_at(folder: Path, name: str = "index.html") -> Page:
@@ -100,7 +113,7 @@ def test_a_site_has_a_page_for_each_dataset_and_a_list_of_all(
     tmp_path: Path, dataset: Path
 ) -> None:
     first = Entry(facts_at(dataset / "data"), {"name": "</script>"}, film())
-    n = write_site(tmp_path / "site", [first, entry("door/x-v0", description="Far.")], "Mine")
+    n = write_site(tmp_path / "site", given(first, entry("door/x-v0", description="Far.")), "Mine")
     assert n == 2
     names = {str(p.relative_to(tmp_path / "site")) for p in (tmp_path / "site").rglob("*.*")}
     assert names == {
@@ -138,7 +151,7 @@ def test_the_still_is_the_first_frame_of_the_film() -> None:
 def test_above_500_datasets_there_is_a_page_for_each_namespace(tmp_path: Path) -> None:
     entries = [entry(f"{('aa', 'bb')[n % 2]}/deep/x{n}-v0", total_episodes=2) for n in range(500)]
     entries += [entry("alone-v0"), entry("aa/y-v0")]
-    write_site(tmp_path / "site", entries, "Many")
+    write_site(tmp_path / "site", given(*entries), "Many")
     links = [a["href"] for tag, a in page_at(tmp_path / "site").tags if tag == "a"]
     assert links == [
         "namespaces/aa.html",
@@ -155,12 +168,12 @@ def test_above_500_datasets_there_is_a_page_for_each_namespace(tmp_path: Path) -
 
 def test_an_older_site_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "site"
-    write_site(target, [entry("aa/b-v3"), entry("cc/d-v0")], "Mine")
-    write_site(target, [entry("aa/b-v3")], "Mine")
+    write_site(target, given(entry("aa/b-v3"), entry("cc/d-v0")), "Mine")
+    write_site(target, given(entry("aa/b-v3")), "Mine")
     assert not (target / "datasets" / "cc").exists()
     (target / "CNAME").write_text("mine")
     with pytest.raises(ConfigError, match="holds 'CNAME', which is no file of a site"):
-        write_site(target, [entry("aa/b-v3")], "Mine")
+        write_site(target, given(entry("aa/b-v3")), "Mine")
     assert (target / "CNAME").read_text() == "mine"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "index.html").write_text("mine")
@@ -176,7 +189,7 @@ def test_an_older_site_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 
 def test_texts_of_strangers_stay_inert(tmp_path: Path) -> None:
     metadata = {"description": HOSTILE, "license": HOSTILE, "author": HOSTILE}
-    write_site(tmp_path / "site", [entry("aa/b-v3", **metadata)], "Mine")
+    write_site(tmp_path / "site", given(entry("aa/b-v3", **metadata)), "Mine")
     for name in ("index.html", "datasets/aa/b-v3.html"):
         found = page_at(tmp_path / "site", name)
         assert len([tag for tag, _ in found.tags if tag == "script"]) == (name == "index.html")
@@ -202,3 +215,62 @@ def test_two_datasets_are_shown_side_by_side(dataset: Path) -> None:
     assert not [tag for tag, _ in found.tags if tag == "script"]
     assert len([tag for tag, attrs in found.tags if tag == "img"]) == 1
     assert not Page(comparison((entry("a-v0").facts, None), (first, None))).open
+
+
+def test_hidden_files_count_as_files(tmp_path: Path) -> None:
+    write_site(tmp_path / "site", given(entry("aa/b-v3")), "Mine")
+    (tmp_path / "site" / ".git").mkdir()
+    with pytest.raises(ConfigError, match=r"holds '\.git'"):
+        write_site(tmp_path / "site", given(entry("aa/b-v3")), "Mine")
+    assert (tmp_path / "site" / ".git").is_dir()
+
+
+def test_folders_beside_the_site_stay(tmp_path: Path) -> None:
+    (tmp_path / ".site.old").mkdir()
+    for _ in range(2):
+        write_site(tmp_path / "site", given(entry("aa/b-v3")), "Mine")
+    assert sorted(os.listdir(tmp_path)) == [".site.old", "site"]
+
+
+def test_a_site_of_nothing_leaves_the_older_one(tmp_path: Path) -> None:
+    write_site(tmp_path / "site", given(entry("aa/b-v3")), "Mine")
+    with pytest.raises(ConfigError, match="there are no datasets to show"):
+        write_site(tmp_path / "site", [], "Mine")
+    assert (tmp_path / "site" / "datasets" / "aa" / "b-v3.html").exists()
+
+
+def test_a_site_is_not_written_into_a_dataset_or_over_the_current_folder(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="lies in the dataset"):
+        write_site(dataset / "data" / "site", given(entry("aa/b-v3")), "Mine")
+    with pytest.raises(ConfigError, match="lies in the dataset"):
+        check_report_path(dataset / "card" / "report.html")
+    monkeypatch.chdir(dataset.parent)
+    with pytest.raises(ConfigError, match="the current folder"):
+        write_site(Path("."), given(entry("aa/b-v3")), "Mine")
+
+
+def test_one_dataset_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    def broken() -> Entry:
+        raise KeyError("sha256")
+
+    entries = [("aa/a-v0", broken), *given(entry("aa/b-v3"), entry("\ud800"))]
+    with pytest.warns(UserWarning, match="is left out") as caught:
+        assert write_site(tmp_path / "site", entries, "Mine") == 1
+    assert "aa/a-v0 is left out: KeyError: 'sha256'" in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [[0.6, 0.6000000000000001], [-1.7e308, 1.7e308], [0.0, 5e-324], [3.0, 3.0], [np.inf, np.nan]],
+)
+@pytest.mark.filterwarnings("error")
+def test_returns_of_any_size_are_drawn(returns: list[float], tmp_path: Path) -> None:
+    outcomes = Outcomes([0, 1], [1, 2], np.array([1, 1]), np.array(returns))
+    metadata = {"ref_min_score": -1.7e308, "ref_max_score": 1.7e308, "minari_pipe": {"parents": 5}}
+    facts = Facts("aa/b-v0", metadata, outcomes, [], {}, {})
+    write_site(tmp_path / "site", given(Entry(facts, {}, None)), "Mine")
+    for text in (page(facts, ""), comparison((facts, None), (facts, None))):
+        assert not re.search(r'="[^"]*\bnan', text)  # as a coordinate
+        Page(text)

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +56,11 @@ class _Axis:
     last: float
 
     def at(self, value: float) -> float:
-        if self.high <= self.low:
-            return (self.first + self.last) / 2
         # halves, as the difference of large numbers may overflow
-        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        span = self.high / 2 - self.low / 2
+        if not span > 0:
+            return (self.first + self.last) / 2
+        share = (value / 2 - self.low / 2) / span
         return self.first + share * (self.last - self.first)
 
 
@@ -70,12 +72,31 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
         ([0.0, 2.0, 4.0, 6.0, 8.0], [-3.0])
     """
     span = high - low
-    if not (span > 0 and math.isfinite(span)):
+    if not (span > 1e-300 and math.isfinite(span)):
         return [low]
     power = 10.0 ** math.floor(math.log10(span / most))
     step = next(power * unit for unit in (1, 2, 5, 10, 20) if span / (power * unit) <= most)
     first, last = math.ceil(low / step), math.floor(high / step)
     return [float(f"{place * step:.12g}") for place in range(first, last + 1)] or [low]
+
+
+def counts_of(values: npt.NDArray[Any], bins: int, low: float, high: float) -> list[int]:
+    """Return how many values are in bins of equal width; all in the first if there is no width.
+
+    Unlike NumPy's, it takes ends that differ by rounding only, or by more than the largest number.
+
+    Args:
+        values: finite numbers from ``low`` to ``high``, shape ``(N,)``.
+        bins: number of bins.
+        low: where the first bin begins.
+        high: where the last one ends.
+    """
+    span = high / 2 - low / 2
+    if not span > 0:
+        return [len(values)] + [0] * (bins - 1)
+    shares = (values.astype(np.float64) / 2 - low / 2) / span
+    places = np.clip((shares * bins).astype(np.int64), 0, bins - 1)
+    return np.bincount(places, minlength=bins).tolist()
 
 
 def histogram(

@@ -18,6 +18,7 @@ _BINS = 40
 _LISTED = 500
 
 
+@np.errstate(all="ignore")
 def comparison(first: tuple[Facts, bytes | None], second: tuple[Facts, bytes | None]) -> str:
     """Return the page.
 
@@ -57,11 +58,11 @@ def _charts(title: str, values: list[Any], scores: tuple[Facts, ...] = ()) -> li
     high = max(float(one.max()) for one in finite)
     found = []
     for place, one in enumerate(finite):
-        bins, _ = np.histogram(one, _BINS, (low, high if high > low else low + 1))
+        bins = charts.counts_of(one, _BINS, low, high)
         marks = marks_of(scores[place]) if scores else []
         marks = [mark for mark in marks if low <= mark.value <= high]
         label = f"{title}, from {number(low)} to {number(high)}"
-        found.append(Markup(charts.histogram(bins.tolist(), low, high, label, marks=marks)))
+        found.append(Markup(charts.histogram(bins, low, high, label, marks=marks)))
     return found
 
 
@@ -74,7 +75,7 @@ def _columns(first: Facts, second: Facts) -> Iterator[dict[str, Any]]:
         rows = [_row(*pair) for pair in pairs[: max(_LISTED - listed, 0)]]
         listed += len(rows)
         if rows:
-            yield {"name": name, "rows": rows}
+            yield {"name": line_of(name, 200), "rows": rows}
 
 
 def _row(first: ElementFacts, second: ElementFacts) -> dict[str, Any]:

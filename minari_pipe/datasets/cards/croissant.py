@@ -141,10 +141,10 @@ def _files(facts: Facts, episodes: str) -> Iterator[dict[str, Any]]:
     for name in names:
         entry = facts.files[name]
         kind = _FORMATS.get(PurePosixPath(name).suffix, "application/octet-stream")
-        yield _file(f"../{name}", kind, entry["size"], entry["sha256"])
+        yield _file(f"../{name}", kind, entry["size"], entry.get("sha256"))
 
 
-def _file(path: str, kind: str, size: int, sha256: str) -> dict[str, Any]:
+def _file(path: str, kind: str, size: int, sha256: str | None) -> dict[str, Any]:
     name = path.removeprefix("../")
     return {
         "@type": "cr:FileObject",
@@ -153,7 +153,7 @@ def _file(path: str, kind: str, size: int, sha256: str) -> dict[str, Any]:
         "contentUrl": path,
         "encodingFormat": kind,
         "contentSize": f"{size} B",
-        "sha256": sha256,
+        **({} if sha256 is None else {"sha256": sha256}),
     }
 
 
@@ -202,7 +202,7 @@ def _column_records(facts: Facts) -> dict[str, Any]:
         ],
         "data": [
             {
-                "columns/name": column.name,
+                "columns/name": line_of(column.name, 200),
                 "columns/dtype": column.dtype,
                 "columns/shape": "varies" if column.row is None else str(list(column.row)),
             }

@@ -201,7 +201,8 @@ class Facts:
         low, high = self.random, self.expert
         if low is None or high is None or low == high:
             return None
-        return (self.outcomes.returns - low) / (high - low)
+        with np.errstate(all="ignore"):
+            return (self.outcomes.returns - low) / (high - low)
 
     @property
     def environment(self) -> str:
@@ -385,4 +386,7 @@ def _robust_deviations(values: Floats) -> Floats:
 def _traces(storage: MinariStorage, indices: Ints, places: Iterable[int]) -> dict[int, Floats]:
     chosen = list(dict.fromkeys(places))
     episodes = storage.get_episodes(indices[chosen].tolist())
-    return {place: np.cumsum(one["rewards"]) for place, one in zip(chosen, episodes, strict=True)}
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            place: np.cumsum(one["rewards"]) for place, one in zip(chosen, episodes, strict=True)
+        }

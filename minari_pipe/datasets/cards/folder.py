@@ -36,7 +36,7 @@ from minari_pipe.datasets.cards.page import FILM, inlined, page, returns_chart
 from minari_pipe.datasets.cards.tables import episodes_csv, stats_json
 from minari_pipe.datasets.cards.words import line_of
 from minari_pipe.errors import ConfigError, CorruptDatasetError
-from minari_pipe.storage.base import MinariStorage
+from minari_pipe.storage.base import METADATA_FILE_NAME, MinariStorage
 
 #: names of the files of a card
 FILES = (
@@ -50,7 +50,9 @@ FILES = (
 )
 
 #: a file of a stranger's card is read up to this size
-_LARGEST = 10_000_000
+LARGEST = 10_000_000
+#: how the name of the folder begins in which a card is made
+TEMPORARY = ".card-"
 
 #: how each report begins, by which a file is known to be one
 _BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
@@ -112,8 +114,22 @@ def check_report_path(path: Path) -> None:
     Raises:
         ConfigError: it is.
     """
+    refuse_dataset(path)
     if path.exists() and not (path.is_file() and _is_report(path)):
         raise ConfigError(f"{one_line(path)} exists and is no report; choose another path")
+
+
+def refuse_dataset(path: Path) -> None:
+    """Raise if a place lies in the folder of a dataset, which would no longer be intact.
+
+    Raises:
+        ConfigError: it does.
+    """
+    for folder in Path(os.path.abspath(path)).parents:
+        if (folder / "data" / METADATA_FILE_NAME).exists():
+            raise ConfigError(
+                f"{one_line(path)} lies in the dataset {one_line(folder)}; choose another place"
+            )
 
 
 def _is_report(path: Path) -> bool:
@@ -183,12 +199,13 @@ def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict
     }
 
 
-def write_card(dataset: Path, files: Mapping[str, bytes]) -> None:
+def write_card(dataset: Path, files: Mapping[str, bytes], facts: Facts | None = None) -> None:
     """Replace the card of a dataset, and its entries in the manifest.
 
     Args:
         dataset: the folder that holds ``data/``.
         files: the files of the card, by name.
+        facts: what they are made of; the dataset must not have changed since.
 
     Raises:
         ConfigError: the folder ``card`` holds files that are not those of a card.
@@ -207,7 +224,13 @@ def write_card(dataset: Path, files: Mapping[str, bytes]) -> None:
                 f"{dataset} has no {MANIFEST} of format {FORMAT} that describes its files; write "
                 "it: minari-pipe validate ID --upgrade"
             )
-        new = Path(tempfile.mkdtemp(prefix=".card-", dir=dataset))
+        if facts is not None and not _is_of(facts, content):
+            raise CorruptDatasetError(
+                f"{dataset} has changed while its card was made; run the command again"
+            )
+        for left in dataset.glob(f"{TEMPORARY}*"):  # by a command that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        new = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=dataset))
         try:
             for name, text in files.items():
                 (new / name).write_bytes(text)
@@ -218,6 +241,13 @@ def write_card(dataset: Path, files: Mapping[str, bytes]) -> None:
         finally:
             shutil.rmtree(new, ignore_errors=True)
         dump({**content, CARD: entries}, staged_manifest(stage))
+
+
+def _is_of(facts: Facts, content: Mapping[str, Any]) -> bool:
+    """Return whether facts are those of a dataset; any change of it changes its metadata."""
+    name = f"data/{METADATA_FILE_NAME}"
+    entry, known = entry_named(content, name) or {}, facts.files.get(name, {})
+    return all(known.get(key) == value for key, value in entry.items())
 
 
 def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
@@ -238,14 +268,17 @@ def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
 def file_of_card(data_path: Path, name: str) -> bytes | None:
     """Return a file of a dataset's card, if the manifest has it as it is, and it is not large."""
     content = readable_manifest(data_path.parent) if data_path.name == "data" else None
-    entry = None if content is None else entry_named(content, f"{CARD}/{name}")
-    if content is None or entry is None or entry["size"] > _LARGEST:
+    if content is None:
         return None
-    return files_of_card(data_path.parent, content, [name]).get(name)
+    return files_of_card(data_path.parent, content, [name], most=LARGEST).get(name)
 
 
 def files_of_card(
-    dataset: Path, content: Mapping[str, Any], names: Sequence[str] = FILES
+    dataset: Path,
+    content: Mapping[str, Any],
+    names: Sequence[str] = FILES,
+    *,
+    most: float = float("inf"),
 ) -> dict[str, bytes]:
     """Return the files of a card that match the manifest, by name.
 
@@ -253,12 +286,17 @@ def files_of_card(
         dataset: the folder that holds ``data/``.
         content: its manifest.
         names: the files to read.
+        most: a larger file, in bytes, is left out.
     """
     found = {}
     for name in names:
         path = f"{CARD}/{name}"
         entry = entry_named(content, path)
-        if entry is not None and not any(entry_faults(dataset, {path: entry}, [], {})):
+        if (
+            entry is not None
+            and entry["size"] <= most
+            and not any(entry_faults(dataset, {path: entry}, [], {}))
+        ):
             with open(dataset / path, "rb", opener=opener(dataset)) as file:
                 found[name] = file.read()
     return found

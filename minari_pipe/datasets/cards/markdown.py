@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, Facts
 from minari_pipe.datasets.cards.page import FILM, loading, origin
 from minari_pipe.datasets.cards.words import file_size, markdown, number, percent
@@ -12,6 +14,7 @@ from minari_pipe.datasets.cards.words import file_size, markdown, number, percen
 LONGEST = 8000
 
 
+@np.errstate(all="ignore")
 def card_md(facts: Facts) -> str:
     """Return the card; what does not fit is left out, from the end on."""
     text = ""

@@ -28,6 +28,8 @@ FILM = "episode.webp"
 _BINS = 40
 #: columns with charts, and elements of all columns that a page lists
 _CHARTED, _LISTED = 64, 1000
+#: characters of the name of a column
+_LONGEST_NAME = 200
 #: most files that a page lists
 _FILES = 40
 #: statistics of the table of columns
@@ -58,6 +60,7 @@ def inlined(film: bytes) -> str:
     return f"data:image/webp;base64,{b64encode(film).decode()}"
 
 
+@np.errstate(all="ignore")  # of values that are not finite, or too large to be added
 def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") -> str:
     """Return the page.
 
@@ -119,7 +122,8 @@ def tiles_of(facts: Facts) -> Iterator[dict[str, str]]:
     yield _tile("Episodes", f"{facts.total_episodes:,}", f"{facts.total_steps:,} steps")
     if len(outcomes.returns):
         scores = facts.normalized
-        more = "" if scores is None else f"normalized score {float(scores.mean()):.3f}"
+        score = np.nan if scores is None else float(scores.mean())
+        more = f"normalized score {score:.3f}" if np.isfinite(score) else ""
         yield _tile("Mean return", number(float(outcomes.returns.mean())), more)
     if outcomes.succeeded is not None and len(outcomes.succeeded):
         won = int(outcomes.succeeded.sum())
@@ -140,9 +144,8 @@ def _returns(facts: Facts) -> dict[str, Any] | None:
     returns = facts.outcomes.returns
     if not len(returns):
         return None
-    spread = (
-        f": mean {number(float(returns.mean()))}, standard deviation {number(float(returns.std()))}"
-    )
+    mean, deviation = float(returns.mean()), float(returns.std())
+    spread = f": mean {number(mean)}, standard deviation {number(deviation)}"
     wide = _returns_chart(facts, wide=True) if facts.normalized is not None else ""
     own = _returns_chart(facts, wide=False)
     return {"own": Markup(own), "wide": Markup(wide), "mean": spread}
@@ -166,12 +169,14 @@ def _returns_chart(facts: Facts, *, wide: bool) -> str:
     if wide:
         ends = [low, high, *(mark.value for mark in marks)]
         margin = (max(ends) - min(ends)) * 0.03
+        if not np.isfinite(margin):
+            return ""
         around = (min(ends) - margin, max(ends) + margin)
     else:
         marks = [mark for mark in marks if low <= mark.value <= high]
-    bins, _ = np.histogram(returns, _BINS, (low, high if high > low else low + 1))
+    bins = charts.counts_of(returns, _BINS, low, high)
     title = f"Histogram of returns, from {number(low)} to {number(high)}"
-    return charts.histogram(bins.tolist(), low, high, title, marks=marks, around=around)
+    return charts.histogram(bins, low, high, title, marks=marks, around=around)
 
 
 def _episode_lines(facts: Facts) -> Iterator[str]:
@@ -211,9 +216,9 @@ def _lengths(facts: Facts) -> Markup | None:
     if not len(lengths) or lengths.min() == lengths.max():
         return None
     low, high = int(lengths.min()), int(lengths.max())
-    bins, _ = np.histogram(lengths, min(_BINS, high - low + 1), (low - 0.5, high + 0.5))
+    bins = charts.counts_of(lengths, min(_BINS, high - low + 1), low - 0.5, high + 0.5)
     title = f"Histogram of lengths, from {low:,} to {high:,} steps"
-    return Markup(charts.histogram(bins.tolist(), low - 0.5, high + 0.5, title))
+    return Markup(charts.histogram(bins, low - 0.5, high + 0.5, title))
 
 
 def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
@@ -253,7 +258,7 @@ def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
         with_charts = known and charted + len(shown) <= _CHARTED
         charted += len(shown) if with_charts else 0
         yield {
-            "name": column.name,
+            "name": line_of(column.name, _LONGEST_NAME),
             "about": _about(column),
             "charts": with_charts,
             "bounded": any(one.at_low is not None or one.at_high is not None for one in shown),
@@ -321,7 +326,8 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
             yield name, text
     made = metadata.get("minari_pipe")
     made = made if isinstance(made, dict) else {}
-    for parent in made.get("parents") or []:
+    parents = made.get("parents")
+    for parent in parents if isinstance(parents, list) else ():
         if isinstance(parent, dict):
             yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
     scores = made.get("ref_scores")

@@ -17,7 +17,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,13 @@ import numpy as np
 from markupsafe import Markup
 
 from minari_pipe.core.dataset_id import parse_dataset_id
-from minari_pipe.core.files.links import files_below
-from minari_pipe.core.files.swap import swap_in
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.facts import Facts
+from minari_pipe.datasets.cards.folder import refuse_dataset
 from minari_pipe.datasets.cards.page import page, source_of, template
 from minari_pipe.datasets.cards.words import file_size, line_of, number, percent
-from minari_pipe.errors import ConfigError, LinkError
+from minari_pipe.errors import ConfigError, LinkError, MinariPipeError
 
 #: most datasets on one page; above, there is a page for each namespace
 MOST = 500
@@ -74,12 +74,13 @@ class Entry:
         return parse_dataset_id(self.facts.dataset_id)[0] or ""
 
 
-def write_site(target: Path, entries: Iterable[Entry], title: str) -> int:
+def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]], title: str) -> int:
     """Write a site into a folder, in place of an older site; return the number of datasets.
 
     Args:
         target: the folder.
-        entries: the datasets, in the order of the pages.
+        entries: the ids of the datasets, in the order of the pages, each with what reads it. One
+            that cannot be read is left out with a warning.
         title: heading of the first page.
 
     Raises:
@@ -88,18 +89,33 @@ def write_site(target: Path, entries: Iterable[Entry], title: str) -> int:
     """
     if target.is_symlink():
         raise LinkError(f"{target} is a symlink; give --output the folder itself")
+    target = Path(os.path.abspath(target))
+    if Path.cwd().is_relative_to(target):
+        raise ConfigError(f"{target} is, or holds, the current folder; give --output another one")
+    refuse_dataset(target)
     _refuse_others(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=".site-", dir=target.parent))
+    aside = Path(tempfile.mkdtemp(prefix=".site-", dir=target.parent))
+    new = aside / "new"
     try:
         names = []
         found = []
-        for entry in entries:
-            row = _row(entry)
+        for dataset_id, read in entries:
+            try:
+                entry = read()
+                row = _row(entry)
+                files = dict(_files(entry, row))
+            except Exception as error:  # whatever a stranger's dataset raises, the others are shown
+                is_own = isinstance(error, MinariPipeError)
+                reason = str(error) if is_own else f"{type(error).__name__}: {error}"
+                warnings.warn(f"{dataset_id} is left out: {reason}", stacklevel=2)
+                continue
             found.append((entry.namespace, row))
-            for name, content in _files(entry, row):
+            for name, content in files.items():
                 names.append(name)
                 _write(new / name, content)
+        if not found:
+            raise ConfigError(f"there are no datasets to show, so no site is written to {target}")
         for name, content in _lists(found, title):
             names.append(name)
             _write(new / name, content)
@@ -108,10 +124,23 @@ def write_site(target: Path, entries: Iterable[Entry], title: str) -> int:
         _write(new / _JSON, json.dumps(index).encode())
         new.chmod(0o755)
         _refuse_others(target)
-        swap_in(new, target)
+        _put(new, target, aside / "old")
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
     return len(found)
+
+
+def _put(new: Path, target: Path, old: Path) -> None:
+    """Move a new site to its place, and what was there to ``old``."""
+    if not target.exists():
+        os.replace(new, target)
+        return
+    os.replace(target, old)
+    try:
+        os.replace(new, target)
+    except OSError:
+        os.replace(old, target)
+        raise
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -125,7 +154,7 @@ def _refuse_others(target: Path) -> None:
         return
     if not target.is_dir():
         raise ConfigError(f"{target} is a file; give --output a folder")
-    found = set(files_below(target))
+    found = set(_everything_in(target))
     known: Any = []
     if _JSON in found:
         try:
@@ -138,6 +167,16 @@ def _refuse_others(target: Path) -> None:
             f"{target} holds {others[0]!r}, which is no file of a site, so it is not replaced; "
             "choose another --output"
         )
+
+
+def _everything_in(target: Path) -> Iterator[str]:
+    """Yield the paths of all files, links and empty folders, also of hidden ones."""
+    for top, folders, files in os.walk(target):
+        links = [name for name in folders if os.path.islink(os.path.join(top, name))]
+        if not folders and not files and Path(top) != target:
+            yield os.path.relpath(top, target)
+        for name in (*files, *links):
+            yield Path(os.path.relpath(os.path.join(top, name), target)).as_posix()
 
 
 def _is_text(value: Any) -> bool:
@@ -216,6 +255,7 @@ def _list(
     return text.encode()
 
 
+@np.errstate(all="ignore")
 def _row(entry: Entry) -> dict[str, Any]:
     """Return what a list shows of a dataset."""
     facts, outcomes = entry.facts, entry.facts.outcomes
@@ -236,9 +276,9 @@ def _row(entry: Entry) -> dict[str, Any]:
     chart, spread = "", ""
     if len(returns):
         low, high = float(returns.min()), float(returns.max())
-        bins, _ = np.histogram(returns, _BINS, (low, high if high > low else low + 1))
+        bins = charts.counts_of(returns, _BINS, low, high)
         spread = f"{number(low)} to {number(high)}" if high > low else number(low)
-        chart = charts.spark(bins.tolist(), f"Histogram of returns, {spread}")
+        chart = charts.spark(bins, f"Histogram of returns, {spread}")
     page_path = f"{entry.place}.html"
     text = f"{facts.dataset_id} {environment} {description} {license_name}".lower()
     return {

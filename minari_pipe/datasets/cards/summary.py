@@ -18,6 +18,7 @@ from minari_pipe.core.json_object import json_object
 from minari_pipe.core.metadata import metadata_faults
 from minari_pipe.datasets.cards.croissant import RAI_NAMES
 from minari_pipe.datasets.cards.facts import ElementFacts, Facts, Ints, Outcomes
+from minari_pipe.datasets.cards.tables import COLUMNS
 from minari_pipe.datasets.cards.words import line_of
 from minari_pipe.datasets.episodes_table import EpisodeTable
 from minari_pipe.datasets.statistics import QUANTILES, Column
@@ -78,26 +79,26 @@ def description_of(card: Mapping[str, bytes]) -> dict[str, Any]:
 def outcomes_in(table: bytes) -> Outcomes | None:
     """Return what an ``episodes.csv`` tells; None if it is not such a table."""
     try:
-        rows = list(csv.DictReader(io.StringIO(table.decode())))
-        if not rows or any(None in row.values() for row in rows):  # a row is too short
+        reader = csv.reader(io.StringIO(table.decode()), strict=True)
+        if next(reader, None) != list(COLUMNS):
             return None
-
-        def of(name: str) -> list[str]:
-            return [row[name] for row in rows]
-
-        lengths = np.array(of("steps"), np.int64)
+        rows = list(reader)
+        if not rows or any(len(row) != len(COLUMNS) for row in rows):
+            return None
+        ids, seeds, steps, returns, _, terminated, truncated, success = zip(*rows, strict=True)
+        lengths = np.array(steps, np.int64)
         if lengths.min() < 0:
             return None
         return Outcomes(
-            ids=list(map(int, of("id"))),
-            seeds=[int(seed) if seed else None for seed in of("seed")],
+            ids=list(map(int, ids)),
+            seeds=[int(seed) if seed else None for seed in seeds],
             lengths=lengths,
-            returns=np.array(of("return"), np.float64),
-            terminated=_flags(of("terminated")),
-            truncated=_flags(of("truncated")),
-            succeeded=_flags(of("success")),
+            returns=np.array(returns, np.float64),
+            terminated=_flags(terminated),
+            truncated=_flags(truncated),
+            succeeded=_flags(success),
         )
-    except (KeyError, ValueError, TypeError, OverflowError, csv.Error):
+    except (ValueError, TypeError, OverflowError, csv.Error):
         return None
 
 
@@ -131,6 +132,8 @@ def _columns(stats: bytes) -> tuple[list[Column], dict[str, list[ElementFacts]]]
     columns: list[Column] = []
     elements: dict[str, list[ElementFacts]] = {}
     for name, statistics in found.items():
+        if line_of(name, 200) != name:  # such as a surrogate, which no page can hold
+            continue
         try:
             values = {
                 key: np.array(statistics[key], np.float64)

@@ -20,6 +20,7 @@ from minari_pipe.core.files.locks import exclusive
 from minari_pipe.core.files.manifest import (
     CARD,
     POLICIES,
+    card_faults,
     changed_files,
     entries_of,
     files_of,
@@ -28,8 +29,15 @@ from minari_pipe.core.files.manifest import (
 from minari_pipe.core.files.names import check_names
 from minari_pipe.core.files.swap import copy_file, recover, swap_in
 from minari_pipe.core.json_object import json_object
+from minari_pipe.core.messages import print_line
 from minari_pipe.datasets import installation
-from minari_pipe.errors import CorruptDatasetError, DatasetExistsError, TrustError
+from minari_pipe.errors import (
+    ConfigError,
+    CorruptDatasetError,
+    DatasetExistsError,
+    LinkError,
+    TrustError,
+)
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.published import published_manifest, released_manifest
 from minari_pipe.pipeline.repository import is_tracked
@@ -99,12 +107,17 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
 
 def _update_card(target: Path, source: Path, content: Mapping[str, Any]) -> None:
     """Give an installed dataset the card of the published one, which may be newer."""
-    there, card = published_manifest(target), content.get(CARD)
-    if there is None or there.get("format") != content.get("format") or there.get(CARD) == card:
+    there = published_manifest(target)
+    if there is None or there.get("format") != content.get("format"):
+        return
+    if there.get(CARD) == content.get(CARD) and not any(card_faults(target, there)):
         return
     from minari_pipe.datasets.cards.folder import files_of_card, write_card  # and NumPy: 0.3 s
 
-    write_card(target, files_of_card(source, content))
+    try:
+        write_card(target, files_of_card(source, content))
+    except (ConfigError, LinkError) as error:  # of a file of the user's; the data are up to date
+        print_line("warning", str(error))
 
 
 def _copy(source: Path, new: Path, content: Mapping[str, Any]) -> list[str]:
@@ -137,7 +150,10 @@ def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, repl
     if target.resolve() == source.resolve():
         return f"{target} is the workspace's own folder"
     content = published_manifest(source)
-    if not changes and content is not None and published_manifest(target) == content:
+    there = published_manifest(target)
+    released = released_manifest(dataset_id, root)  # which only its card may change
+    is_released = there is not None and released == identity_of(there)
+    if is_released or (not changes and content is not None and there == content):
         return f"is installed in {target}"
     if target.exists() and not replace and not _has_own_mark(target, name, root):
         return f"would not be installed over {target}, which holds another dataset"
@@ -286,7 +302,9 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
                 f"another id with dataset.id=..."
             )
     own = ("data", POLICIES, CARD)
-    below = [p.name for p in target.glob("*") if p.is_dir() and p.name not in own]
+    # a command that made a card may have been killed
+    found = (p.name for p in target.glob("*") if p.is_dir() and not p.name.startswith(".card-"))
+    below = [name for name in found if name not in own]
     below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
     if below:
         raise DatasetExistsError(
