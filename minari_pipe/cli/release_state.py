@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.core.files.manifest import identity_of
 from minari_pipe.core.messages import one_line
 from minari_pipe.errors import MinariPipeError
-from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.published import is_released, published_manifest
 from minari_pipe.pipeline.run.install import MARKER
 from minari_pipe.pipeline.workspace import find_root, read_json
 
@@ -39,11 +38,9 @@ def release_state(dataset_id: str, data_path: Path) -> str:
 
 def _is_released(dataset_id: str, dataset: Path) -> bool:
     try:
-        released = released_manifest(dataset_id, find_root())
-        content = published_manifest(dataset) if released is not None else None
+        return is_released(dataset_id, find_root(), published_manifest(dataset))
     except (MinariPipeError, OSError):  # no workspace, or a damaged record
         return False
-    return content is not None and identity_of(content) == released
 
 
 def _pipeline(marker: Path) -> Any:

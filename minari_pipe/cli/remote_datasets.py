@@ -99,9 +99,8 @@ def published_card(
         metadata,
         card,
         {
-            n: {"size": f.size, **({"sha256": f.sha256} if f.sha256 else {})}
-            for n, f in there.files.items()
-            if n.startswith("data/")
+            path: {"size": file.size, **({"sha256": file.sha256} if file.sha256 else {})}
+            for path, file in there.files.items()
         },
         content_sha256=manifest.get("content_sha256"),
     )

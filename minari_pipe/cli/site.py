@@ -97,7 +97,7 @@ def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
         name,
         metadata,
         card,
-        {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")},
+        entries_of(content),
         content_sha256=content.get("content_sha256"),
         storage=None if "episodes.csv" in card else MinariStorage.read(data),
     )

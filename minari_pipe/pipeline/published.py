@@ -39,6 +39,20 @@ def released_manifest(dataset_id: str, root: Path) -> dict[str, Any] | None:
         raise ConfigError(f"{record} is damaged; restore it from git") from exc
 
 
+def is_released(dataset_id: str, root: Path, content: Mapping[str, Any] | None) -> bool:
+    """Return whether exactly this content is recorded as released.
+
+    Args:
+        dataset_id: the id of the version.
+        root: the workspace.
+        content: the manifest of the dataset, if it has one.
+
+    Raises:
+        ConfigError: the record is unreadable.
+    """
+    return content is not None and released_manifest(dataset_id, root) == identity_of(content)
+
+
 def release_date(dataset_id: str, root: Path, content: Mapping[str, Any]) -> str | None:
     """Return the date of the release of exactly this content, ``None`` if there is none.
 
@@ -50,7 +64,7 @@ def release_date(dataset_id: str, root: Path, content: Mapping[str, Any]) -> str
     Raises:
         ConfigError: the record is unreadable.
     """
-    if released_manifest(dataset_id, root) != identity_of(content):
+    if not is_released(dataset_id, root, content):
         return None
     record = read_json(root / "releases" / f"{dataset_id}.json")
     try:

@@ -117,8 +117,10 @@ def test_site_shows_a_root_or_a_remote(remote: str, tmp_path: Path) -> None:
         assert [one["id"] for one in found] == [ID, "tests/twice-v0"]
         has_returns = [one["mean_return"] is not None for one in found]
         assert has_returns == [True, source != [remote]]
-    assert "there are no datasets to show" in error("site", str(tmp_path / "site0"), "-o", "x")
-    assert "no folder; expected local, remote, workspace" in error("site", "nowhere", "-o", "x")
+    assert "there are no datasets to show" in error(
+        "site", str(tmp_path / "site0"), "-o", str(tmp_path / "x")
+    )
+    assert "no folder; expected local, remote, workspace" in error("site", "nowhere")
 
 
 def test_site_shows_what_a_workspace_has_published(

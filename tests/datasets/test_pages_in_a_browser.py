@@ -6,6 +6,7 @@ fail if ``MINARI_PIPE_BROWSER=required``.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ def browser() -> Iterator[Any]:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         (pytest.fail if is_required else pytest.skip)(f"there is none of {', '.join(NAMES)}")
+    if is_required:
+        importlib.import_module("axe_playwright_python.sync_playwright")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])

@@ -76,6 +76,9 @@ POLICIES = "policies"
 #: folder beside ``data/`` for files that describe the dataset to people
 CARD = "card"
 
+#: how the name of a folder beside ``data/`` begins in which a card is made
+UNFINISHED_CARD = ".card-"
+
 #: first key of published metadata: the sha256 of the manifest, which names the metadata
 NAME_KEY = "manifest_sha256"
 

@@ -17,6 +17,7 @@ from minari_pipe.core.files.links import files_below, opener, refuse_links
 from minari_pipe.core.files.manifest import (
     CARD,
     FORMAT,
+    UNFINISHED_CARD,
     dump,
     entries_of,
     entry_faults,
@@ -51,8 +52,6 @@ FILES = (
 
 #: a file of a stranger's card is read up to this size
 LARGEST = 10_000_000
-#: how the name of the folder begins in which a card is made
-TEMPORARY = ".card-"
 
 #: how each report begins, by which a file is known to be one
 _BEGINNING = b"<!doctype html>\n<!-- a report of minari_pipe -->"
@@ -228,9 +227,9 @@ def write_card(dataset: Path, files: Mapping[str, bytes], facts: Facts | None = 
             raise CorruptDatasetError(
                 f"{dataset} has changed while its card was made; run the command again"
             )
-        for left in dataset.glob(f"{TEMPORARY}*"):  # by a command that was killed
+        for left in dataset.glob(f"{UNFINISHED_CARD}*"):  # by a command that was killed
             shutil.rmtree(left, ignore_errors=True)
-        new = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=dataset))
+        new = Path(tempfile.mkdtemp(prefix=UNFINISHED_CARD, dir=dataset))
         try:
             for name, text in files.items():
                 (new / name).write_bytes(text)

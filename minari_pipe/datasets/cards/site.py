@@ -20,6 +20,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ class Entry:
     facts: Facts
     description: Mapping[str, Any]
     film: bytes | None
+
+    @cached_property
+    def still(self) -> bytes:
+        """The first frame of its film; empty if there is none."""
+        return b"" if self.film is None else still_of(self.film)
 
     @property
     def place(self) -> str:
@@ -192,8 +198,8 @@ def _files(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
     yield row["page"], page(entry.facts, description, film=film, back=back).encode()
     if entry.film is not None:
         yield f"{place}.webp", entry.film
-        if row["still"]:
-            yield row["still"], still_of(entry.film)
+    if entry.still:
+        yield row["still"], entry.still
 
 
 def _lists(found: list[tuple[str, dict[str, Any]]], title: str) -> Iterator[tuple[str, bytes]]:
@@ -284,7 +290,7 @@ def _row(entry: Entry) -> dict[str, Any]:
     return {
         "id": facts.dataset_id,
         "page": page_path,
-        "still": f"{entry.place}-still.webp" if entry.film and still_of(entry.film) else "",
+        "still": f"{entry.place}-still.webp" if entry.still else "",
         "environment": environment,
         "license": license_name,
         "description": description,

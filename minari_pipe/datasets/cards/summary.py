@@ -45,7 +45,7 @@ def summary_of(
         dataset_id: id of the dataset.
         metadata: its metadata.
         card: files of its card by name, as far as there are any.
-        files: the entries of its other files, as the manifest has them.
+        files: the entries of its files, as the manifest has them; those of the data are shown.
         content_sha256: checksum of its content, if known.
         storage: holds its episodes, whose table is used if the card has none.
     """
@@ -62,7 +62,7 @@ def summary_of(
         outcomes or Outcomes([], [], np.zeros(0, np.int64), np.zeros(0)),
         columns,
         elements,
-        files,
+        {name: entry for name, entry in files.items() if name.startswith("data/")},
         content_sha256,
         texts={key: text for key, text in texts.items() if text},
     )

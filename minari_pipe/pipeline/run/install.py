@@ -20,6 +20,7 @@ from minari_pipe.core.files.locks import exclusive
 from minari_pipe.core.files.manifest import (
     CARD,
     POLICIES,
+    UNFINISHED_CARD,
     card_faults,
     changed_files,
     entries_of,
@@ -39,7 +40,7 @@ from minari_pipe.errors import (
     TrustError,
 )
 from minari_pipe.pipeline.config.schema import Config
-from minari_pipe.pipeline.published import published_manifest, released_manifest
+from minari_pipe.pipeline.published import is_released, published_manifest
 from minari_pipe.pipeline.repository import is_tracked
 from minari_pipe.pipeline.workspace import STATE, dump_json, read_json, write_atomic
 
@@ -88,7 +89,7 @@ def install(name: str, dataset_id: str, root: Path, *, replace: bool) -> str:
                 f"{source} was changed after it was published ({', '.join(changed)}); remove the "
                 f"folder and run the pipeline again"
             )
-        if released_manifest(dataset_id, root) != identity_of(content):
+        if not is_released(dataset_id, root, content):
             mark = {"pipeline": name, "workspace": workspace_id(root)}
             (new / MARKER).write_text(dump_json(mark), encoding="utf-8")
         if target.exists():
@@ -151,9 +152,8 @@ def would_install(name: str, dataset_id: str, root: Path, changes: bool, *, repl
         return f"{target} is the workspace's own folder"
     content = published_manifest(source)
     there = published_manifest(target)
-    released = released_manifest(dataset_id, root)  # which only its card may change
-    is_released = there is not None and released == identity_of(there)
-    if is_released or (not changes and content is not None and there == content):
+    stays = not changes and content is not None and there == content
+    if stays or is_released(dataset_id, root, there):  # of which only the card may change
         return f"is installed in {target}"
     if target.exists() and not replace and not _has_own_mark(target, name, root):
         return f"would not be installed over {target}, which holds another dataset"
@@ -210,9 +210,7 @@ def settle(dataset_id: str, root: Path) -> None:
     """Remove the draft marker of an installed dataset whose release is recorded."""
     target = get_dataset_path() / dataset_id
     if (target / MARKER).is_file():
-        released = released_manifest(dataset_id, root)
-        content = published_manifest(target)
-        if content is not None and released == identity_of(content):
+        if is_released(dataset_id, root, published_manifest(target)):
             (target / MARKER).unlink()
 
 
@@ -302,9 +300,9 @@ def _check_place(target: Path, minari_root: Path, dataset_id: str) -> None:
                 f"another id with dataset.id=..."
             )
     own = ("data", POLICIES, CARD)
+    folders = (p.name for p in target.glob("*") if p.is_dir())
     # a command that made a card may have been killed
-    found = (p.name for p in target.glob("*") if p.is_dir() and not p.name.startswith(".card-"))
-    below = [name for name in found if name not in own]
+    below = [n for n in folders if n not in own and not n.startswith(UNFINISHED_CARD)]
     below += [f"{POLICIES}/{p.name}" for p in target.glob(f"{POLICIES}/*") if p.is_dir()]
     if below:
         raise DatasetExistsError(

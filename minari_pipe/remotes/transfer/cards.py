@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from functools import partial
 
 from minari_pipe.core.files.manifest import CARD
+from minari_pipe.datasets.cards.folder import LARGEST
 from minari_pipe.errors import RemoteError
 from minari_pipe.remotes.base import Remote
 from minari_pipe.remotes.transfer.download import Expected
-
-#: a larger file of a card is not read
-_LARGEST = 10_000_000
 
 
 def read_card(
@@ -33,7 +31,7 @@ def read_card(
     for name in names:
         path = f"{CARD}/{name}"
         file = there.files.get(path)
-        if file is None or file.size > _LARGEST:
+        if file is None or file.size > LARGEST:
             continue
         try:
             content = remote.retried(partial(remote.read, f"{dataset_id}/{path}", 0, file.size + 1))
