@@ -209,9 +209,9 @@ def _config_of(target: Path) -> str | None:
 def settle(dataset_id: str, root: Path) -> None:
     """Remove the draft marker of an installed dataset whose release is recorded."""
     target = get_dataset_path() / dataset_id
-    if (target / MARKER).is_file():
-        if is_released(dataset_id, root, published_manifest(target)):
-            (target / MARKER).unlink()
+    marker = target / MARKER
+    if marker.is_file() and is_released(dataset_id, root, published_manifest(target)):
+        marker.unlink()
 
 
 def workspace_id(root: Path) -> str:
