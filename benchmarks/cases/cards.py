@@ -27,13 +27,14 @@ from minari_pipe.errors import MinariPipeError
 
 _DOOR, _LARGE = Shape(100, 200), Shape(5_000, 200)
 _SITE = 1_000
-#: prints the peak memory of a process that makes a card, in megabytes
+#: prints the peak memory of a process that makes a card, in megabytes; ``ru_maxrss`` would also
+#: count the process that started it
 _PEAK = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from minari_pipe.datasets.cards.folder import card_files, facts_at
 card_files(facts_at(Path(sys.argv[1])))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
+print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024 / 1e6)
 """
 
 

@@ -59,7 +59,7 @@ def card(
     facts = facts_at(data_path, findings)
     files = card_files(facts)
     made = f"report {file_size(len(files['report.html']))}"
-    median = facts.outcomes.notable.get("median")
+    median = facts.outcomes.median
     before = file_of_card(data_path, FILM)
     if film and median is not None:
         try:

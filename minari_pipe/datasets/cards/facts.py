@@ -103,15 +103,19 @@ class Outcomes:
     pairs: int | None = None
 
     @cached_property
+    def median(self) -> int | None:
+        """The place of the episode of median return; None without episodes."""
+        order = np.argsort(self.returns, kind="stable")
+        return int(order[(len(order) - 1) // 2]) if len(order) else None
+
+    @cached_property
     def notable(self) -> dict[str, int]:
         """The places of the best, the median and the worst episode, and of outliers, by name."""
-        returns = self.returns
-        if not len(returns):
+        if self.median is None:
             return {}
-        order = np.argsort(returns, kind="stable")
-        named = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
-        found = {name: int(place) for name, place in named.items()}
-        for name, values in (("return", returns), ("length", self.lengths)):
+        order = np.argsort(self.returns, kind="stable")
+        found = {"best": int(order[-1]), "median": self.median, "worst": int(order[0])}
+        for name, values in (("return", self.returns), ("length", self.lengths)):
             away = _robust_deviations(values.astype(np.float64))
             outlying = [int(p) for p in np.argsort(-away, kind="stable") if away[p] > OUTLYING]
             for place in outlying[:MOST_OUTLIERS]:

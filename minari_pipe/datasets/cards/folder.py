@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.datasets_root import id_at
 from minari_pipe.core.files.atomic import MANIFEST, staged_manifest, transaction
 from minari_pipe.core.files.changes import write_new
-from minari_pipe.core.files.checksums import entry_of
+from minari_pipe.core.files.checksums import entry_of, entry_of_bytes
 from minari_pipe.core.files.links import files_below, opener, refuse_links
 from minari_pipe.core.files.manifest import (
     CARD,
@@ -20,7 +21,6 @@ from minari_pipe.core.files.manifest import (
     UNFINISHED_CARD,
     dump,
     entries_of,
-    entry_faults,
     entry_named,
     is_foreign,
     read_manifest,
@@ -291,13 +291,12 @@ def files_of_card(
     for name in names:
         path = f"{CARD}/{name}"
         entry = entry_named(content, path)
-        if (
-            entry is not None
-            and entry["size"] <= most
-            and not any(entry_faults(dataset, {path: entry}, [], {}))
-        ):
-            with open(dataset / path, "rb", opener=opener(dataset)) as file:
-                found[name] = file.read()
+        if entry is None or entry["size"] > most:
+            continue
+        with suppress(OSError), open(dataset / path, "rb", opener=opener(dataset)) as file:
+            text = file.read(entry["size"] + 1)
+            if entry_of_bytes([text], sha256="sha256" in entry) == entry:
+                found[name] = text
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -223,7 +224,8 @@ def _lengths(facts: Facts) -> Markup | None:
 
 def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
     outcomes = facts.outcomes
-    for name, place in outcomes.notable.items():
+    # without traces, as in a site, nobody asks which they are
+    for name, place in outcomes.notable.items() if facts.traces else ():
         if (trace := facts.traces.get(place)) is None:
             continue
         success = ""
@@ -242,7 +244,7 @@ def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def _film_text(facts: Facts) -> str:
-    place = facts.outcomes.notable.get("median")
+    place = facts.outcomes.median
     if place is None:
         return "No film."
     return f"Film of episode {facts.outcomes.ids[place]}, the one of median return, if it was made."
@@ -261,10 +263,12 @@ def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
             "name": line_of(column.name, _LONGEST_NAME),
             "about": _about(column),
             "charts": with_charts,
-            "bounded": any(one.at_low is not None or one.at_high is not None for one in shown),
+            "bounded": (
+                bounded := any(one.at_low is not None or one.at_high is not None for one in shown)
+            ),
             "rows": [
-                _row(_element_name(column, place), one, with_charts)
-                for place, one in enumerate(shown)
+                _row(name, one, with_charts, bounded)
+                for name, one in zip(_element_names(column), shown, strict=False)
             ],
         }
 
@@ -277,26 +281,25 @@ def _about(column: Column) -> str:
     return f"{column.rows:,} rows of {' × '.join(map(str, column.row or ()))}"
 
 
-def _element_name(column: Column, place: int) -> str:
+def _element_names(column: Column) -> Iterator[str]:
     if not column.shape:
-        return "value"
-    return ", ".join(str(at) for at in np.unravel_index(place, column.shape))
+        yield "value"
+        return
+    for place in np.ndindex(column.shape):
+        yield ", ".join(map(str, place))
 
 
-def _row(name: str, element: ElementFacts, chart: bool) -> dict[str, Any]:
-    found = element.statistics
-    title = f"Histogram of {name}, from {number(found['min'])} to {number(found['max'])}"
-    return {
-        "name": name,
-        "cells": [number(found[key]) for key in _SHOWN],
-        "chart": Markup(_spark(element, title)) if chart else "",
-        "low": "" if element.at_low is None else percent(element.at_low),
-        "high": "" if element.at_high is None else percent(element.at_high),
-    }
-
-
-def _spark(element: ElementFacts, title: str) -> str:
-    return "" if element.histogram is None else charts.spark(element.histogram.tolist(), title)
+def _row(name: str, element: ElementFacts, chart: bool, bounded: bool) -> Markup:
+    """Return a row of the table of a column; a page has up to 1,000, too many for a template."""
+    shown = [number(element.statistics[key]) for key in _SHOWN]
+    row = f'<tr><th scope="row">{name}</th>'
+    if chart and element.histogram is not None:
+        title = f"Histogram of {name}, from {shown[_SHOWN.index('min')]} to {shown[-1]}"
+        row += f"<td>{charts.spark(element.histogram.tolist(), title)}</td>"
+    if bounded:
+        ends = (element.at_low, element.at_high)
+        shown += ["" if share is None else html.escape(percent(share)) for share in ends]
+    return Markup(row + "".join(f'<td class="n">{text}</td>' for text in shown) + "</tr>")
 
 
 def _left_out(facts: Facts) -> str:

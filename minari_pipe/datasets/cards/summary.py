@@ -148,7 +148,7 @@ def _columns(stats: bytes) -> tuple[list[Column], dict[str, list[ElementFacts]]]
         flat = {key: value.reshape(-1)[:_ELEMENTS].tolist() for key, value in values.items()}
         columns.append(Column((name,), () if shape == (1,) else shape, rows, "", False))
         elements[name] = [
-            ElementFacts({key: each[place] for key, each in flat.items()})
-            for place in range(len(flat["mean"]))
+            ElementFacts(dict(zip(flat, each, strict=True)))
+            for each in zip(*flat.values(), strict=True)
         ]
     return columns, elements

@@ -51,7 +51,7 @@ def facts(run: StageRun) -> Facts:
 
 def film_of_median(run: StageRun, found: Facts) -> tuple[bytes | None, str]:
     """Return the film of the episode of median return, or None, and what to say of it."""
-    median = found.outcomes.notable.get("median")
+    median = found.outcomes.median
     if median is None or not run.config.card.film:
         return None, ""
     try:
