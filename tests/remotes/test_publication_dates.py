@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.manifest import verify
 from minari_pipe.datasets.cards.dates import DATED, dated
+from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
 from minari_pipe.datasets.library import delete_dataset
 from minari_pipe.errors import ConfigError, DatasetExistsError
 from minari_pipe.remotes import open_remote
@@ -124,6 +126,25 @@ def test_other_content_is_refused_whatever_its_date(local: str) -> None:
     dataset_with_card(ID, lengths=(7,))
     with pytest.raises(DatasetExistsError, match="with other content"):
         publish_dataset(ID, local, published=DATE)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["mended", "not there before"])
+def test_another_card_of_the_same_content_is_not_sent_but_told(gone: bool, local: str) -> None:
+    dataset_with_card(ID)
+    place = get_dataset_path(ID)
+    facts = facts_at(place / "data")
+    if gone:
+        write_card(place, {})
+    publish_dataset(ID, local, published=DATE)
+    there = published(local)
+    write_card(place, card_files(replace(facts, texts={"biases": "It is slow."})))
+    done = publish_dataset(ID, local, published=DATE)
+    assert done.outcome == "present"
+    assert done.notes == (
+        f"{local} has {ID} with another card; it is left unchanged, as what is published "
+        "stays. Publish a new version to show this card",
+    )
+    assert published(local) == there
 
 
 def test_without_a_card_there_is_no_date(local: str) -> None:

@@ -429,13 +429,26 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
             files = {name: RemoteFile(e["size"], e.get("sha256")) for name, e in entries}
             del files[METADATA]  # it also names the manifest
             _check_whole(remote, place, files, there)
-            if identity_of(known) == identity_of(json.loads(upload.files[MANIFEST].read())):
-                return "same"
+            own = json.loads(upload.files[MANIFEST].read())
+            if identity_of(known) == identity_of(own):
+                return (
+                    "same"
+                    if _undated(known) == _undated(own)
+                    else (
+                        f"{remote.address} has {place} with another card; it is left unchanged, as "
+                        "what is published stays. Publish a new version to show this card"
+                    )
+                )
             return (
                 f"{remote.address} has {place} with the same content but other metadata "
                 f"({_differing(unnamed(published), metadata)}); it is left unchanged"
             )
     raise other_content(remote, place)
+
+
+def _undated(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest's entries of the files of its card that do not state a date."""
+    return {name: entry for name, entry in content.get(CARD, {}).items() if name not in DATED}
 
 
 def _read_published(remote: Remote, dataset_id: str, name: str) -> bytes:
