@@ -2,8 +2,8 @@
 
 The first is a copied checkout, whose stages import the package from it and write down what they
 imported. The second is an empty folder after ``dvc init``, with the wheel in a virtual environment
-that is not activated, at another path, in another time zone, with another umask, hash seed and
-number of threads. Both run at the same time.
+that is not activated, at another path, in another time zone, with another umask, hash seed, number
+of threads and engine. Both run at the same time.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def run_recipe(name: str, folder: Path) -> RecipeRun:
         "PATH": PATH,
     }
 
-    def run(workspace: Workspace, python: str, umask: int, **environment: str) -> None:
+    def run(workspace: Workspace, python: str, umask: int, engine: str, **environment: str) -> None:
         done = subprocess.run(
-            [python, "-m", "minari_pipe", f"+dataset={name}", *ARGUMENTS],
+            [python, "-m", "minari_pipe", f"+dataset={name}", f"engine={engine}", *ARGUMENTS],
             cwd=workspace.root,
             env=workspace.environment(
                 MINARI_PIPE_MIRROR=str(SHARED / "demonstrations"), **environment
@@ -86,8 +86,8 @@ def run_recipe(name: str, folder: Path) -> RecipeRun:
     with ThreadPoolExecutor(2) as pool:
         plain = {"TZ": "UTC", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "2", **recording}
         runs = [
-            pool.submit(run, checkout, sys.executable, 0o022, **plain),
-            pool.submit(run, wheel, installed.python, 0o077, **differing),
+            pool.submit(run, checkout, sys.executable, 0o022, "local", **plain),
+            pool.submit(run, wheel, installed.python, 0o077, "processes", **differing),
         ]
         for future in runs:
             future.result()
