@@ -155,9 +155,9 @@ def test_nan_is_null_in_stats_json(tmp_path: Path) -> None:
 def test_the_page_shows_the_best_the_median_the_worst_and_the_scores(dataset: Path) -> None:
     shown = " ".join(" ".join(Page(files_of(dataset)["report.html"]).words).split())
     for words in (
-        "best : episode 1, seed 3, 1 step, return 5, success.",
-        "median : episode 3, seed 3, 2 steps, return 2, no success.",
-        "worst : episode 2, seed 3, 3 steps, return 1.5, no success.",
+        "best : episode 1, seed 3, terminated after 1 step, return 5, success.",
+        "median : episode 3, seed 3, terminated after 2 steps, return 2, no success.",
+        "worst : episode 2, seed 3, terminated after 3 steps, return 1.5, no success.",
         "1 of 4 reached success at some step.",
         "normalized score 0.469",
         "random 1",
@@ -415,9 +415,12 @@ def test_findings_and_origin_are_shown(dataset: Path) -> None:
     metadata = storage.read_raw_metadata(dataset / "data")
     made = {"ref_scores": {"ref_max": {"policy": ["pkg.Expert"], "mean": 5.0, "n": 100, "seed": 7}}}
     finding = {"level": "warning", "path": "episode 3", "message": "is odd"}
-    facts = facts_of(storage, "aa/b-v3", {**metadata, "minari_pipe": made}, {}, findings=[finding])
+    told = {"level": "info", "path": "episode 4", "message": "is even"}
+    found = [told, finding]
+    facts = facts_of(storage, "aa/b-v3", {**metadata, "minari_pipe": made}, {}, findings=found)
     shown = " ".join(" ".join(Page(report_of(facts)).words).split())
-    assert "warning episode 3: is odd" in shown
+    assert "1 finding of the checks : is odd" in shown
+    assert "info episode 4: is even warning episode 3: is odd" in shown
     assert "pkg.Expert, mean return 5, 100 episodes from seed 7" in shown
 
 
@@ -453,8 +456,8 @@ def test_the_report_of_a_view_is_about_its_episodes(dataset: Path) -> None:
     text = opened(dataset)[[3, 1]].report()
     shown = " ".join(" ".join(Page(text).words).split())
     assert "A view: 2 of the 4 episodes." in shown
-    assert "best : episode 1, seed 3, 1 step, return 5, success." in shown
-    assert "worst : episode 3, seed 3, 2 steps, return 2, no success." in shown
+    assert "best : episode 1, seed 3, terminated after 1 step, return 5, success." in shown
+    assert "worst : episode 3, seed 3, terminated after 2 steps, return 2, no success." in shown
     assert "1 of 2 reached success at some step." in shown
     assert "of the whole dataset" in shown
     # the film and the description for search engines are those of the whole dataset

@@ -139,6 +139,47 @@ def test_a_site_has_a_page_for_each_dataset_and_a_list_of_all(
     assert description == {"name": "</script>"}
 
 
+@pytest.mark.parametrize(
+    ("scores", "bars"),
+    [
+        ({}, [0]),  # one value and no width
+        ({"ref_min_score": 0.0, "ref_max_score": 8.0}, [48]),
+        ({"ref_min_score": -4.0, "ref_max_score": 4.0}, [92]),
+        ({"ref_max_score": 8.0}, [0]),
+    ],
+)
+def test_a_list_draws_returns_on_an_axis_from_the_random_policy_to_the_expert(
+    scores: dict[str, float], bars: list[float], tmp_path: Path
+) -> None:
+    returns = np.array([4.0, 4.0])
+    outcomes = Outcomes([0, 1], [None] * 2, np.array([4, 4]), returns)
+    shown = Entry(Facts("aa/b-v0", scores, outcomes, [], {}, {}), {}, None)
+    write_site(tmp_path / "site", given(shown), "Mine")
+    text = (tmp_path / "site" / "index.html").read_text()
+    (chart,) = re.findall(r'class="spark".*?<path d="(.*?)"', text)
+    assert [float(x) for x in re.findall(r"M([\d.]+) ", chart)] == bars
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("MIT", "commercial use allowed"),
+        ("CC BY 4.0", "commercial use allowed"),
+        ("CC-BY-NC-SA-4.0", "no commercial use"),
+        ("MIT and others", ""),
+        (None, "ask the author"),
+    ],
+)
+def test_a_license_is_said_to_allow_commercial_use_only_if_it_is_known_to(
+    name: str | None, words: str, tmp_path: Path
+) -> None:
+    write_site(tmp_path / "site", given(entry("aa/b-v0", license=name)), "Mine")
+    for place in ("index.html", "datasets/aa/b-v0.html"):
+        shown = page_at(tmp_path / "site", place).words
+        said = [w for w in map(str.strip, shown) if w.startswith(("commercial", "no comm", "ask"))]
+        assert said == ([words] if words else [])
+
+
 def test_the_still_is_the_first_frame_of_the_film() -> None:
     picture = Image.open(io.BytesIO(still_of(film())))
     red, green, blue = picture.convert("RGB").getpixel((16, 12))

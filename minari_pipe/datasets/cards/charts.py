@@ -105,7 +105,7 @@ def histogram(
     high: float,
     title: str,
     *,
-    marks: Iterable[Mark] = (),
+    marks: Sequence[Mark] = (),
     around: tuple[float, float] | None = None,
 ) -> str:
     """Return a histogram of episodes.
@@ -146,7 +146,7 @@ def histogram(
         *_marked(marks, x, base),
         *(_text(x.at(value), _HEIGHT - 6, number(value)) for value in ticks(begin, end)),
     ]
-    return _svg(title, _WIDTH, _HEIGHT, parts)
+    return _svg(title, _WIDTH, _HEIGHT, parts, above=0 if marks else _TOP - 8)
 
 
 def _marked(marks: Iterable[Mark], x: _Axis, base: float) -> Iterable[str]:
@@ -157,17 +157,22 @@ def _marked(marks: Iterable[Mark], x: _Axis, base: float) -> Iterable[str]:
         yield _text(place, 14 + 14 * (row % 2), mark.label, style="mark", anchor=anchor)
 
 
-def trace(values: npt.NDArray[np.float64], title: str) -> str:
+def trace(
+    values: npt.NDArray[np.float64], title: str, around: Iterable[npt.NDArray[np.float64]] = ()
+) -> str:
     """Return a line over the steps of an episode.
 
     Args:
         values: the value after each step.
         title: what screen readers say of it.
+        around: lines of other episodes that the axes have room for, too.
     """
     width, height = 320, 180
-    ends = values[np.isfinite(values)]
-    low, high = float(ends.min(initial=0.0)), float(ends.max(initial=0.0))
-    x = _Axis(0, max(len(values), 1), _SIDE, width - _SIDE)
+    lines = [values, *around]
+    finite = np.concatenate([line[np.isfinite(line)] for line in lines])
+    low, high = float(finite.min(initial=0.0)), float(finite.max(initial=0.0))
+    last = max(map(len, lines))
+    x = _Axis(0, max(last, 1), _SIDE, width - _SIDE)
     y = _Axis(low, high, height - _BOTTOM, 16)
     steps = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
     points = " ".join(
@@ -175,27 +180,28 @@ def trace(values: npt.NDArray[np.float64], title: str) -> str:
         for step in steps.tolist()
         if math.isfinite(values[step])
     )
-    lines = [_line(_SIDE, y.at(0.0), width - _SIDE, y.at(0.0), "line")]
-    lines.append(f'<polyline points="{points}" fill="none" stroke="var(--bar)" stroke-width="2"/>')
-    lines += [_text(x.at(value), height - 6, number(value)) for value in ticks(0, len(values), 4)]
+    parts = [_line(_SIDE, y.at(0.0), width - _SIDE, y.at(0.0), "line")]
+    parts.append(f'<polyline points="{points}" fill="none" stroke="var(--bar)" stroke-width="2"/>')
+    parts += [_text(x.at(value), height - 6, number(value)) for value in ticks(0, last, 4)]
     for value in ticks(low, high, 3):
         if value:
-            lines.append(_line(_SIDE, y.at(value), width - _SIDE, y.at(value), "line"))
-            lines.append(_text(_SIDE, y.at(value) - 4, number(value), anchor="start"))
-    return _svg(title, width, height, lines)
+            parts.append(_line(_SIDE, y.at(value), width - _SIDE, y.at(value), "line"))
+            parts.append(_text(_SIDE, y.at(value) - 4, number(value), anchor="start"))
+    return _svg(title, width, height, parts)
 
 
 def spark(counts: Sequence[int], title: str) -> str:
-    """Return a small histogram without an axis."""
+    """Return a small histogram with a base line."""
     width, height = 96, 20
     top = max(max(counts, default=0), 1)
     step = width / max(len(counts), 1)
     path = "".join(
-        f"M{_px(place * step)} {height}v{_px(-max(value / top * height, 1))}h{_px(step)}V{height}z"
+        f"M{_px(place * step)} {height}v{_px(-max(value / top * height, 2))}h{_px(step)}V{height}z"
         for place, value in enumerate(counts)
         if value
     )
-    return _svg(title, width, height, [f'<path d="{path}" fill="var(--bar)"/>'], css="spark")
+    bars = f'<path d="{path}" fill="var(--bar)"/>'
+    return _svg(title, width, height, [_line(0, height, width, height, "line"), bars], css="spark")
 
 
 def alone(chart: str) -> str:
@@ -209,11 +215,19 @@ def embedded(chart: str) -> str:
     return chart.replace("<svg ", f'<svg width="{_WIDTH}" style="{_EMBEDDED_STYLE}" ', 1)
 
 
-def _svg(title: str, width: int, height: int, parts: Iterable[str], css: str = "chart") -> str:
-    name = html.escape(title)
+def _svg(
+    title: str,
+    width: int,
+    height: int,
+    parts: Iterable[str],
+    *,
+    css: str = "chart",
+    above: int = 0,
+) -> str:
+    """Return a chart, without the pixels ``above`` that it does not use."""
+    name, box = html.escape(title), f"0 {above} {width} {height - above}"
     return (
-        f'<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{name}">'
-        f"{''.join(parts)}</svg>"
+        f'<svg class="{css}" viewBox="{box}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
     )
 
 

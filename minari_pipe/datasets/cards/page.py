@@ -15,8 +15,15 @@ from markupsafe import Markup
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
 from minari_pipe.datasets.cards.dates import in_script
-from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts
-from minari_pipe.datasets.cards.words import count, file_size, line_of, number, percent
+from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts, Outcomes
+from minari_pipe.datasets.cards.words import (
+    commercial_use,
+    count,
+    file_size,
+    line_of,
+    number,
+    percent,
+)
 from minari_pipe.datasets.statistics import QUANTILES, Column
 
 if TYPE_CHECKING:
@@ -88,6 +95,11 @@ def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") ->
         columns=list(_columns(facts)),
         left_out=_left_out(facts),
         findings=None if facts.findings is None else list(map(_finding, facts.findings)),
+        faults=[
+            line_of(one.get("message"), 400)
+            for one in facts.findings or ()
+            if one.get("level") != "info"
+        ],
         texts=[(label, line_of(facts.texts.get(key))) for key, label in AUTHORS_TEXTS.items()],
         origin=list(origin(facts)),
         files=list(_files(facts)),
@@ -131,10 +143,11 @@ def tiles_of(facts: Facts) -> Iterator[dict[str, str]]:
         yield _tile("Success", percent(won / len(outcomes.succeeded)), f"{won:,} episodes")
     if facts.random is not None or facts.expert is not None:
         ends = [number(end) or "?" for end in (facts.random, facts.expert)]
-        yield _tile("Random, expert", ", ".join(ends), "mean returns of the reference policies")
+        yield _tile("Random, expert", ", ".join(ends), "mean returns")
     whole = "" if facts.view_of is None else "of the whole dataset"
     yield _tile("Size", file_size(facts.size), whole)
-    yield _tile("License", line_of(facts.metadata.get("license"), 60) or "not stated")
+    name = facts.metadata.get("license")
+    yield _tile("License", line_of(name, 60) or "not stated", commercial_use(name))
 
 
 def _tile(name: str, value: str, more: str = "") -> dict[str, str]:
@@ -146,10 +159,12 @@ def _returns(facts: Facts) -> dict[str, Any] | None:
     if not len(returns):
         return None
     mean, deviation = float(returns.mean()), float(returns.std())
-    spread = f": mean {number(mean)}, standard deviation {number(deviation)}"
+    low, middle, high = map(number, map(float, np.quantile(returns, (0, 0.5, 1))))
+    spread = f"{low} to {high}, median {middle}, mean {number(mean)}, standard deviation "
+    spread = ": " + (spread + number(deviation) if high != low else f"all {low}")
     wide = _returns_chart(facts, wide=True) if facts.normalized is not None else ""
     own = _returns_chart(facts, wide=False)
-    return {"own": Markup(own), "wide": Markup(wide), "mean": spread}
+    return {"own": Markup(own), "wide": Markup(wide), "spread": spread}
 
 
 def marks_of(facts: Facts) -> list[Mark]:
@@ -225,7 +240,9 @@ def _lengths(facts: Facts) -> Markup | None:
 def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
     outcomes = facts.outcomes
     # without traces, as in a site, nobody asks which they are
-    for name, place in outcomes.notable.items() if facts.traces else ():
+    shown = outcomes.notable.items() if facts.traces else ()
+    around = list(facts.traces.values())
+    for name, place in shown:
         if (trace := facts.traces.get(place)) is None:
             continue
         success = ""
@@ -236,11 +253,19 @@ def _notable(facts: Facts) -> Iterator[dict[str, Any]]:
             "name": name.partition(",")[0],
             "id": outcomes.ids[place],
             "seed": outcomes.seeds[place],
-            "length": f"{(n := int(outcomes.lengths[place])):,} step{'' if n == 1 else 's'}",
+            "end": _end(outcomes, place),
             "value": number(float(outcomes.returns[place])),
             "success": success,
-            "chart": Markup(charts.trace(trace, title)),
+            "chart": Markup(charts.trace(trace, title, around)),
         }
+
+
+def _end(outcomes: Outcomes, place: int) -> str:
+    """Return how an episode ended, such as ``terminated after 33 steps``."""
+    ends = (("terminated", outcomes.terminated), ("truncated", outcomes.truncated))
+    said = " and ".join(name for name, flags in ends if flags is not None and flags[place])
+    n = int(outcomes.lengths[place])
+    return f"{said} after {n:,} step{'' if n == 1 else 's'}".strip()
 
 
 def _film_text(facts: Facts) -> str:

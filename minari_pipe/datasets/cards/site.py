@@ -33,13 +33,21 @@ from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.facts import Facts
 from minari_pipe.datasets.cards.folder import refuse_dataset
 from minari_pipe.datasets.cards.page import page, source_of, template
-from minari_pipe.datasets.cards.words import file_size, line_of, number, percent
+from minari_pipe.datasets.cards.words import (
+    commercial_use,
+    file_size,
+    line_of,
+    number,
+    percent,
+)
 from minari_pipe.errors import ConfigError, LinkError, MinariPipeError
 
 #: most datasets on one page; above, there is a page for each namespace
 MOST = 500
 #: bins of the small charts
 _BINS = 24
+#: what a list shows of a value that is not known
+_UNKNOWN = "\N{EN DASH}"
 _INDEX, _JSON = "index.html", "datasets.json"
 _ORDERS = (
     ("id", "name"),
@@ -282,9 +290,12 @@ def _row(entry: Entry) -> dict[str, Any]:
     chart, spread = "", ""
     if len(returns):
         low, high = float(returns.min()), float(returns.max())
-        bins = charts.counts_of(returns, _BINS, low, high)
         spread = f"{number(low)} to {number(high)}" if high > low else number(low)
-        chart = charts.spark(bins, f"Histogram of returns, {spread}")
+        # from the random policy to the expert, so that datasets can be compared
+        ends = [low, high, *(end for end in (facts.random, facts.expert) if end is not None)]
+        bins = charts.counts_of(returns, _BINS, min(ends), max(ends))
+        about = f", on an axis from {number(min(ends))} to {number(max(ends))}"
+        chart = charts.spark(bins, f"Histogram of returns, {spread}{about}")
     page_path = f"{entry.place}.html"
     text = f"{facts.dataset_id} {environment} {description} {license_name}".lower()
     return {
@@ -293,11 +304,12 @@ def _row(entry: Entry) -> dict[str, Any]:
         "still": f"{entry.place}-still.webp" if entry.still else "",
         "environment": environment,
         "license": license_name,
+        "use": commercial_use(license_name),
         "description": description,
         "chart": Markup(chart),
         "returns": spread,
-        "score": "" if score is None else f"{score:.3f}".replace("-", "\N{MINUS SIGN}"),
-        "success": "" if success is None else percent(success),
+        "score": _UNKNOWN if score is None else f"{score:.3f}".replace("-", "\N{MINUS SIGN}"),
+        "success": _UNKNOWN if success is None else percent(success),
         "episodes": f"{facts.total_episodes:,}",
         "steps": f"{facts.total_steps:,}",
         "size": file_size(facts.size),

@@ -12,6 +12,13 @@ LONGEST = 1000
 #: largest number that is shown
 _GREATEST = 1e15
 
+#: Licenses that allow commercial use, by choosealicense.com and creativecommons.org.
+_COMMERCIAL = {
+    "apache-2.0", "bsd-2-clause", "bsd-3-clause", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0",
+    "cc-by-sa-4.0", "cc0-1.0", "gpl-2.0", "gpl-3.0", "isc", "mit", "odbl", "odc-by", "pddl",
+    "unlicense",
+}  # fmt: skip
+
 #: Characters that open or close Markdown; a single underscore within a word does not.
 _MARKS = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")
 #: Characters that make the text that they begin a heading, a list or a rule.
@@ -84,6 +91,33 @@ def percent(share: float) -> str:
     if 0.999 < share < 1:
         return ">99.9 %"
     return f"{share * 100:.2g} %" if 0 < share < 0.995 else f"{share * 100:.3g} %"
+
+
+def license_id(value: object) -> str:
+    """Return the name of a license as the Hub writes it; empty if there is none.
+
+    Example:
+        >>> license_id("CC BY 4.0"), license_id(None)
+        ('cc-by-4.0', '')
+    """
+    return re.sub(r"[^a-z0-9.+]+", "-", line_of(value, 100).lower()).strip("-")
+
+
+def commercial_use(value: object) -> str:
+    """Return whether a license allows commercial use, in words; empty if it is not known here.
+
+    Example:
+        >>> commercial_use("MIT"), commercial_use("CC-BY-NC-4.0"), commercial_use(None)
+        ('commercial use allowed', 'no commercial use', 'ask the author')
+        >>> commercial_use("My own")
+        ''
+    """
+    name = license_id(value)
+    if name in _COMMERCIAL:
+        return "commercial use allowed"
+    if "nc" in name.split("-"):
+        return "no commercial use"
+    return "" if name else "ask the author"
 
 
 def count(value: object) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from minari_pipe.core.env_specs import environment_id
-from minari_pipe.datasets.cards.words import line_of
+from minari_pipe.datasets.cards.words import license_id
 
 #: Ending of the lines that uploads rewrite.
 OWN = "  # minari_pipe"
@@ -96,7 +96,7 @@ def license_lines(metadata: Mapping[str, Any]) -> list[str]:
         >>> license_lines({"license": "My own: 1"})
         ['license: other  # minari_pipe', 'license_name: "my-own-1"  # minari_pipe']
     """
-    name = re.sub(r"[^a-z0-9.+]+", "-", line_of(metadata.get("license"), 100).lower()).strip("-")
+    name = license_id(metadata.get("license"))
     if not name or name == "unknown":
         return []
     if name in LICENSES:
