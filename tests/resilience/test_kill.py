@@ -123,7 +123,7 @@ def starts(tmp_path_factory) -> dict[str, Place]:
 
 
 def start_of(role: str, starts: dict[str, Place]) -> Place:
-    late = {"create": "collect", "publish": "validate", "driver": "collect"}
+    late = {"create": "collect", "card": "validate", "publish": "validate", "driver": "collect"}
     return starts[late.get(role, role)]
 
 

@@ -142,8 +142,8 @@ def tiles_of(facts: Facts) -> Iterator[dict[str, str]]:
         won = int(outcomes.succeeded.sum())
         yield _tile("Success", percent(won / len(outcomes.succeeded)), f"{won:,} episodes")
     if facts.random is not None or facts.expert is not None:
-        ends = [number(end) or "?" for end in (facts.random, facts.expert)]
-        yield _tile("Random, expert", ", ".join(ends), "mean returns")
+        low, high = (number(end) or "?" for end in (facts.random, facts.expert))
+        yield _tile("Reference scores", f"expert {high}", f"random {low}")
     whole = "" if facts.view_of is None else "of the whole dataset"
     yield _tile("Size", file_size(facts.size), whole)
     name = facts.metadata.get("license")
