@@ -9,9 +9,9 @@ import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm
 from minari_pipe.cli.tables import count, counted, print_json, print_table
-from minari_pipe.cli.tables import size as n_bytes
 from minari_pipe.core.messages import one_line
 from minari_pipe.core.trust import add_trust
+from minari_pipe.datasets.cards.words import file_size
 from minari_pipe.datasets.combine import combine_datasets, split_dataset
 from minari_pipe.datasets.dataset import MinariDataset
 from minari_pipe.datasets.library import delete_dataset
@@ -118,7 +118,7 @@ def compact(
         print_json([{"id": name, "saved_bytes": size} for name, size in saved.items()])
         return
     for name, size in saved.items():
-        print(f"{name}: {n_bytes(size)} saved" if size else f"{name}: no unused bytes")
+        print(f"{name}: {file_size(size)} saved" if size else f"{name}: no unused bytes")
 
 
 def migrate(

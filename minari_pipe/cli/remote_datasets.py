@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.cli.descriptions import COPIED, metadata_fields, print_environments
-from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json, size
+from minari_pipe.cli.tables import FILES_WIDTH, counted, print_fields, print_json
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import parsed
+from minari_pipe.datasets.cards.words import file_size
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.remotes import default_address
 from minari_pipe.remotes.base import METADATA, Remote
@@ -78,7 +79,7 @@ def show_remote(dataset_id: str, as_json: bool) -> None:
         print()
         files = {
             "Address": address,
-            "Size": f"{size(sum(sizes.values()))} in {counted(len(sizes), 'file')}",
+            "Size": f"{file_size(sum(sizes.values()))} in {counted(len(sizes), 'file')}",
         }
         if manifest is not None:
             files["content_sha256"] = str(manifest.get("content_sha256"))

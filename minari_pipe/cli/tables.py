@@ -172,18 +172,6 @@ def megabytes(value: Any) -> str:
     return f"{value:.1f} TB"
 
 
-def size(n_bytes: int) -> str:
-    """Format a number of bytes for people.
-
-    Example:
-        >>> size(999), size(12_345), size(7_300_000)
-        ('999 B', '12.3 kB', '7.3 MB')
-    """
-    if n_bytes < 1000:
-        return f"{n_bytes} B"
-    return f"{n_bytes / 1000:.1f} kB" if n_bytes < 999_950 else megabytes(n_bytes / 1e6)
-
-
 def names(value: Any) -> str:
     """Format a list of names as text."""
     if isinstance(value, list | tuple | set | frozenset):

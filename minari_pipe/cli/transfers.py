@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from minari_pipe.cli.datasets import Json, complete_id, confirm, print_datasets
-from minari_pipe.cli.tables import counted, print_json, print_table, size
+from minari_pipe.cli.tables import counted, print_json, print_table
 from minari_pipe.core.datasets_root import data_path_of, get_dataset_path
 from minari_pipe.core.files.links import files_below
 from minari_pipe.core.files.manifest import read_manifest
 from minari_pipe.core.messages import one_line, print_line
+from minari_pipe.datasets.cards.words import file_size
 from minari_pipe.datasets.library import HOW_TO_FETCH, latest_version_of
 from minari_pipe.errors import ConfigError, DatasetNotFoundError, MinariPipeError
 from minari_pipe.pipeline.published import published_manifest, release_date
@@ -159,7 +160,7 @@ def _facts(done: Published) -> dict[str, Any]:
 
 
 def _show(done: Published) -> None:
-    total = f"{counted(len(done.sizes), 'file')}, {size(sum(done.sizes.values()))}"
+    total = f"{counted(len(done.sizes), 'file')}, {file_size(sum(done.sizes.values()))}"
     content = f"content_sha256 {done.content_sha256[:12]}"
     if done.outcome == "present":
         print(f"{done.dataset_id}: already in {done.address}, with the same {content}")
@@ -171,7 +172,10 @@ def _show(done: Published) -> None:
         print_table(
             f"{done.dataset_id} would be uploaded to {done.address}",
             {"File": "left", "Number": "right", "Size": "right"},
-            ((name, f"{n_files:,}", size(n_bytes)) for name, n_files, n_bytes in groups[:_N_SHOWN]),
+            (
+                (name, f"{n_files:,}", file_size(n_bytes))
+                for name, n_files, n_bytes in groups[:_N_SHOWN]
+            ),
             caption=f"{total}{rest if len(groups) > _N_SHOWN else ''}; {content}",
         )
         print()
@@ -260,7 +264,7 @@ def _local_metadata(dataset_id: str) -> dict[str, Any]:
 def _received(dataset_id: str) -> str:
     place = get_dataset_path(dataset_id)
     sizes = [(place / name).stat().st_size for name in files_below(place)]
-    text = f"{counted(len(sizes), 'file')}, {size(sum(sizes))}"
+    text = f"{counted(len(sizes), 'file')}, {file_size(sum(sizes))}"
     manifest = read_manifest(place)
     if manifest is None:
         return f"{text}; not verified, because it was published without checksums"

@@ -307,7 +307,7 @@ def test_compact_says_how_much_it_saved() -> None:
     assert run("compact", ID).stdout == f"{ID}: no unused bytes\n"
     dataset.storage.update_episodes(list(dataset.storage.get_buffers([0])))
     size = dataset.storage.data_path.joinpath("main_data.hdf5").stat().st_size
-    assert run("compact", ID).stdout == f"{ID}: 32.8 kB saved\n"
+    assert run("compact", ID).stdout == f"{ID}: 33 kB saved\n"
     assert dataset.storage.data_path.joinpath("main_data.hdf5").stat().st_size == size - 2**15
     assert json.loads(run("compact", ID, "--json").stdout) == [{"id": ID, "saved_bytes": 0}]
     assert "no dataset 'tests/none-v0'" in error("compact", "tests/none-v0")
