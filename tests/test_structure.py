@@ -28,7 +28,7 @@ DEFERRED = {
     "dulwich": "comes with dvc",
     "dvc": "0.4 s, and only the pipeline's driver goes on to DVC",
     "dvc_objects": "comes with DVC",
-    "fsspec": "0.2 s, needed only by the remotes of object stores",
+    "fsspec": "0.1 s, needed only by the remotes of object stores and engine.storage",
     "gcsfs": "optional, and 0.7 s",
     "hydra": "a private name that only multirun needs",
     "jinja2": "0.03 s, needed only by pages",

@@ -21,9 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.json_object import json_object
 from minari_pipe.errors import MinariPipeError, MissingDependencyError, RemoteError
@@ -42,6 +39,9 @@ def local_folder(address: str) -> str | None:
         >>> [local_folder(place) for place in ("simplecache::file:///blocks", "s3://bucket")]
         ['/blocks', None]
     """
+    import fsspec  # 0.1 s, which a stage without engine.storage has not
+    from fsspec.implementations.local import LocalFileSystem
+
     last = address.rpartition("::")[2]
     is_local = fsspec.utils.get_protocol(last) in ("file", "local")
     return LocalFileSystem._strip_protocol(last) if is_local else None
@@ -146,6 +146,8 @@ class SharedBlocks:
         return file_system, f"{folder}/block_{index:05d}-{key}"
 
     def _open(self) -> tuple[Any, str]:
+        import fsspec
+
         # Not for object stores: they have no folders, and auto_mkdir would create a bucket.
         protocol = fsspec.utils.get_protocol(self.address)
         options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
