@@ -13,7 +13,7 @@ from minari_pipe.cli.edits import Trusted
 from minari_pipe.cli.remote_datasets import published_card
 from minari_pipe.cli.validation import checked, found_dataset
 from minari_pipe.core.files.changes import write_new
-from minari_pipe.core.messages import one_line
+from minari_pipe.core.messages import one_line, print_line
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.remotes import is_address
 from minari_pipe.remotes.hosting import find_datasets
@@ -108,8 +108,8 @@ def report(
     check_report_path(target)
     write_new(target, text.encode())
     print(f"{one_line(', '.join(names))}: {one_line(target)}, {file_size(target.stat().st_size)}")
-    if show:
-        webbrowser.open(target.resolve().as_uri())
+    if show and not webbrowser.open(target.resolve().as_uri()):
+        print_line("warning", f"no browser could be opened; open {target} in one")
 
 
 def _shown(dataset: str) -> tuple[Facts, bytes | None]:

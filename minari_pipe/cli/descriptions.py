@@ -183,13 +183,16 @@ def _migrated(metadata: dict[str, Any]) -> str:
 
 def _distribution(values: npt.NDArray[np.float64], form: str) -> str:
     """Return a sparkline, the mean and the ends."""
+    n = len(values)
+    values = values[np.isfinite(values)]
+    odd = f", {n - len(values):,} not finite" if len(values) < n else ""
     if not len(values):
-        return ""
+        return odd.removeprefix(", ")
     low, high = (_number(float(end), form) for end in (values.min(), values.max()))
     if values.min() == values.max():
-        return f"all {low}"
+        return f"all {low}{odd}"
     with np.errstate(over="ignore", invalid="ignore"):
-        text = f"mean {_number(float(values.mean()), '.2f')}, from {low} to {high}"
+        text = f"mean {_number(float(values.mean()), '.2f')}, from {low} to {high}{odd}"
     line = f"{sparkline(values):<{BINS}}"
     return f"{line}{'  ' if len(line) + 2 + len(text) <= VALUE_WIDTH else chr(10)}{text}"
 

@@ -24,7 +24,7 @@ from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.files.atomic import MANIFEST
 from minari_pipe.core.files.manifest import card_faults, ensure_manifest, read_manifest, verify
 from minari_pipe.datasets.cards import charts
-from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant, missing
+from minari_pipe.datasets.cards.croissant import RAI_NAMES, croissant, croissant_json, missing
 from minari_pipe.datasets.cards.facts import Facts, Outcomes, facts_of
 from minari_pipe.datasets.cards.folder import (
     FILES,
@@ -416,11 +416,16 @@ def test_findings_and_origin_are_shown(dataset: Path) -> None:
     made = {"ref_scores": {"ref_max": {"policy": ["pkg.Expert"], "mean": 5.0, "n": 100, "seed": 7}}}
     finding = {"level": "warning", "path": "episode 3", "message": "is odd"}
     told = {"level": "info", "path": "episode 4", "message": "is even"}
-    found = [told, finding]
-    facts = facts_of(storage, "aa/b-v3", {**metadata, "minari_pipe": made}, {}, findings=found)
+    worse = {"level": "error", "path": "rewards", "message": "is NaN"}
+    facts = facts_of(
+        storage, "aa/b-v3", {**metadata, "minari_pipe": made}, {}, findings=[told, finding]
+    )
     shown = " ".join(" ".join(Page(report_of(facts)).words).split())
-    assert "1 finding of the checks : is odd" in shown
+    assert "1 finding of the checks : warning episode 3: is odd" in shown
     assert "info episode 4: is even warning episode 3: is odd" in shown
+    facts = dataclasses.replace(facts, findings=[finding, worse])
+    shown = " ".join(" ".join(Page(report_of(facts)).words).split())
+    assert "2 findings of the checks , first: error rewards: is NaN" in shown
     assert "pkg.Expert, mean return 5, 100 episodes from seed 7" in shown
 
 
@@ -561,6 +566,55 @@ def test_a_card_of_data_that_have_changed_is_not_written(dataset: Path) -> None:
     opened(dataset).update_dataset_from_buffer([episode([7.0])])
     with pytest.raises(CorruptDatasetError, match="has changed while its card was made"):
         write_card(dataset, card_files(facts), facts)
+
+
+def test_a_card_of_data_that_were_overwritten_in_place_is_not_written(dataset: Path) -> None:
+    facts = facts_at(dataset / "data")
+    opened(dataset).storage.update_episode_metadata([{"seed": 7}], [0])
+    with pytest.raises(CorruptDatasetError, match="has changed while its card was made"):
+        write_card(dataset, card_files(facts), facts)
+
+
+def test_no_report_is_written_into_a_dataset_through_a_link(dataset: Path, tmp_path: Path) -> None:
+    write_card(dataset, card_files(facts_at(dataset / "data")))
+    (tmp_path / "link").symlink_to(dataset / "card")
+    with pytest.raises(ConfigError, match="lies in the dataset"):
+        opened(dataset).report(tmp_path / "link" / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "words", "best"),
+    [
+        ([1.0, np.nan, 3.0], "1 to 3, median 2, mean 2, standard deviation 1, and 1 is not", 2),
+        ([1.0, np.inf, 3.0], "1 to 3, median 2, mean 2, standard deviation 1, and 1 is not", 1),
+        ([np.nan, np.nan], "none is finite", 1),
+        ([2.0, 2.0, np.nan, -np.inf], "all 2, and 2 are not finite", 1),
+    ],
+)
+def test_returns_that_are_not_finite_do_not_hide_the_others(
+    rewards: list[float], words: str, best: int, tmp_path: Path
+) -> None:
+    path = stored(tmp_path / "b-v3", [episode([reward]) for reward in rewards])
+    facts = facts_at(path / "data")
+    assert facts.outcomes.notable["best"] == best
+    shown = " ".join(" ".join(Page(files_of(path)["report.html"]).words).split())
+    assert f"return of each episode: {words}" in shown
+    assert f"| Return | {words}" in files_of(path)["card.md"]
+
+
+def test_a_description_has_at_most_16_kb(dataset: Path) -> None:
+    facts = facts_at(dataset / "data")
+    (column, *_) = facts.columns
+    entry = {"size": 10**6, "sha256": "0" * 64}
+    many = dataclasses.replace(
+        facts,
+        metadata={**facts.metadata, "author": [f"Author {n} " + "x" * 99 for n in range(999)]},
+        columns=[dataclasses.replace(column, path=("infos", "x" * 150, n)) for n in range(999)],
+        files={f"data/{n}/{'y' * 99}.arrow": entry for n in range(38)},
+    )
+    text = croissant_json(many, "")
+    assert len(text.encode()) <= 16_000
+    assert json.loads(text)["creator"]
 
 
 def test_what_a_killed_command_left_is_removed(dataset: Path) -> None:

@@ -10,6 +10,7 @@ import importlib
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ from tests.datasets.test_site import entry, film, given
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ATTACK = f"{HOSTILE} </script></style><script>window.attacked = 1</script> " + "long " * 200_000
-PAGES = ("report.html", "both.html", "site/index.html", "site/datasets/aa/b-v3.html")
+LONG = f"zz/{'montezuma_revenge_expert_' * 4}-v0"
+PAGES = (
+    "report.html",
+    "both.html",
+    "site/index.html",
+    "site/datasets/aa/b-v3.html",
+    f"site/datasets/{LONG}.html",
+)
 VIEWS = [(1100, "light"), (1100, "dark"), (390, "light"), (390, "dark")]
 
 
@@ -55,11 +63,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     facts = facts_at(dataset / "data")
     (folder / "report.html").write_text(report_of(facts, film()))
-    (folder / "both.html").write_text(comparison((facts, film()), (facts, None)))
+    (folder / "both.html").write_text(
+        comparison((facts, film()), (replace(facts, dataset_id=LONG), None))
+    )
     returns = Outcomes([0, 1], [1, None], np.array([3, 4]), np.array([0.5, 0.75]))
     other = entry("door/human-v2", license="CC-BY-4.0", ref_min_score=0.0, ref_max_score=1.0)
     object.__setattr__(other.facts, "outcomes", returns)
-    entries = [Entry(facts, {"name": ATTACK}, film()), other, entry("zz/none-v0")]
+    long = entry(LONG, license="LicenseRef_" + "Research_Only_" * 4, author="y" * 99)
+    entries = [Entry(facts, {"name": ATTACK}, film()), other, long]
     write_site(folder / "site", given(*entries), ATTACK[:90])
     return folder
 
@@ -100,7 +111,7 @@ def test_a_site_is_searched_filtered_and_sorted_by_clicks_and_keys(
 ) -> None:
     page = browser.new_page()
     page.goto((pages / "site" / "index.html").as_uri())
-    everything = ["aa/b-v3", "door/human-v2", "zz/none-v0"]
+    everything = ["aa/b-v3", "door/human-v2", LONG]
     assert shown(page) == everything
     page.keyboard.press("Tab")  # to the search field
     page.keyboard.type("HUMAN door")
@@ -111,7 +122,7 @@ def test_a_site_is_searched_filtered_and_sorted_by_clicks_and_keys(
     assert shown(page) == ["aa/b-v3"]
     page.get_by_label("License").select_option("")
     page.get_by_label("Sort by").select_option("normalized score")
-    assert shown(page) == ["door/human-v2", "aa/b-v3", "zz/none-v0"]
+    assert shown(page) == ["door/human-v2", "aa/b-v3", LONG]
     page.get_by_label("Sort by").focus()
     page.keyboard.press("n")  # the order named so
     assert shown(page)[0] in everything

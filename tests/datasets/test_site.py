@@ -160,6 +160,26 @@ def test_a_list_draws_returns_on_an_axis_from_the_random_policy_to_the_expert(
     assert [float(x) for x in re.findall(r"M([\d.]+) ", chart)] == bars
 
 
+def test_numbers_that_json_cannot_hold_are_none(tmp_path: Path) -> None:
+    outcomes = Outcomes([0, 1, 2], [None] * 3, np.array([1, 1, 1]), np.full(3, 1.7e308))
+    known = {"ref_min_score": -1e308, "ref_max_score": 1e308}
+    shown = [
+        Entry(Facts("aa/b-v0", known, outcomes, [], {}, {}), {}, None),
+        entry("aa/c-v0", dataset_size=1e308),
+    ]
+    write_site(tmp_path / "site", given(*shown), "Mine")
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    index = (tmp_path / "site" / "datasets.json").read_text()
+    first = json.loads(index, parse_constant=refuse)["datasets"][0]
+    assert (first["mean_return"], first["normalized_score"]) == (None, None)
+    numbers = [a["data-numbers"] for _, a in page_at(tmp_path / "site").tags if "data-numbers" in a]
+    for text in numbers:
+        json.loads(text or "", parse_constant=refuse)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -167,11 +187,15 @@ def test_a_list_draws_returns_on_an_axis_from_the_random_policy_to_the_expert(
         ("CC BY 4.0", "commercial use allowed"),
         ("CC-BY-NC-SA-4.0", "no commercial use"),
         ("MIT and others", ""),
+        ("MIT \u975e\u5546\u7528", ""),  # not for commercial use
+        ("MIT?", ""),
+        ("CC-BY-4.0 " + "x" * 200 + " non-commercial", "no commercial use"),
+        (["MIT", {"a": 1}], ""),
         (None, "ask the author"),
     ],
 )
 def test_a_license_is_said_to_allow_commercial_use_only_if_it_is_known_to(
-    name: str | None, words: str, tmp_path: Path
+    name: Any, words: str, tmp_path: Path
 ) -> None:
     write_site(tmp_path / "site", given(entry("aa/b-v0", license=name)), "Mine")
     for place in ("index.html", "datasets/aa/b-v0.html"):

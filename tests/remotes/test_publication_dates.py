@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.manifest import verify
 from minari_pipe.datasets.cards.dates import DATED, dated
 from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
+from minari_pipe.datasets.examples import step_index_dataset
 from minari_pipe.datasets.library import delete_dataset
-from minari_pipe.errors import ConfigError, DatasetExistsError
+from minari_pipe.errors import ConfigError, CorruptDatasetError, DatasetExistsError
 from minari_pipe.remotes import open_remote
 from minari_pipe.remotes.base import METADATA
 from minari_pipe.remotes.hosting import download_dataset, publish_dataset
@@ -128,30 +129,57 @@ def test_other_content_is_refused_whatever_its_date(local: str) -> None:
         publish_dataset(ID, local, published=DATE)
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["mended", "not there before"])
-def test_another_card_of_the_same_content_is_not_sent_but_told(gone: bool, local: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ({}, {"texts": {"biases": "It is slow."}}, "with another"),
+        (None, {}, "without a"),
+        ({}, {"findings": []}, "with another"),  # in the report only, which states the date, too
+    ],
+    ids=["mended", "not there before", "checked"],
+)
+def test_another_card_of_the_same_content_is_not_sent_but_told(
+    old: dict[str, Any] | None, new: dict[str, Any], told: str, local: str
+) -> None:
     dataset_with_card(ID)
     place = get_dataset_path(ID)
     facts = facts_at(place / "data")
-    if gone:
-        write_card(place, {})
+    if old is None:
+        shutil.rmtree(place)
+        step_index_dataset(ID)
+    else:
+        write_card(place, card_files(replace(facts, **old)))
     publish_dataset(ID, local, published=DATE)
     there = published(local)
-    write_card(place, card_files(replace(facts, texts={"biases": "It is slow."})))
-    done = publish_dataset(ID, local, published=DATE)
-    assert done.outcome == "present"
-    assert done.notes == (
-        f"{local} has {ID} with another card; it is left unchanged, as what is published "
-        "stays. Publish a new version to show this card",
-    )
+    write_card(place, card_files(replace(facts, **new)))
+    for date in (DATE, None):
+        done = publish_dataset(ID, local, published=date)
+        assert done.outcome == "present"
+        assert done.notes == (
+            f"{local} has {ID} {told} card; it is left unchanged, as what is published stays. "
+            "Publish a new version to show this card",
+        )
     assert published(local) == there
+    write_card(place, {})
+    assert publish_dataset(ID, local).notes == ()
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_card_that_is_not_as_the_manifest_says_is_not_sent(damage: str, local: str) -> None:
+    dataset_with_card(ID)
+    card = get_dataset_path(ID) / "card"
+    if damage == "changed":
+        (card / "report.html").write_text("<script>")
+    else:
+        (card / "returns.svg").unlink()
+    with pytest.raises(CorruptDatasetError, match="make the card again: minari-pipe card "):
+        publish_dataset(ID, local)
+    assert not list(Path(local).rglob("*.html"))
 
 
 def test_without_a_card_there_is_no_date(local: str) -> None:
     dataset_with_card(ID)
-    card = get_dataset_path(ID) / "card"
-    for name in DATED:
-        os.remove(card / name)
+    write_card(get_dataset_path(ID), {"card.md": b"a card"})
     assert publish_dataset(ID, local, published=DATE).outcome == "uploaded"
     assert not {f"card/{name}" for name in DATED} & open_remote(local).files(ID).keys()
 

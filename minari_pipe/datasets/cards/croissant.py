@@ -49,19 +49,23 @@ _CONTEXT = {
     "sc": "https://schema.org/",
     **{term: f"cr:{term}" for term in _TERMS},
 }
-#: most columns, and most files, that are listed
-_LISTED = 40
+#: a description has at most this many bytes
+_LONGEST = 16_000
+#: most names, columns and files that are listed, the first that makes it short enough
+_LISTED = (40, 20, 10, 5, 1)
 _FORMATS = {".hdf5": "application/x-hdf5", ".json": "application/json", ".zip": "application/zip"}
 
 
-def croissant(facts: Facts, episodes: str) -> dict[str, Any]:
+def croissant(facts: Facts, episodes: str, most: int = _LISTED[0]) -> dict[str, Any]:
     """Return the description, with a null for each required property that nobody has stated.
 
     Args:
         facts: what it says.
         episodes: the content of ``episodes.csv``, beside it.
+        most: number of names, columns and files that are listed.
     """
     metadata = facts.metadata
+    creators = _names(metadata.get("author"))[:most]
     return {
         "@context": _CONTEXT,
         "@type": "Dataset",
@@ -73,16 +77,16 @@ def croissant(facts: Facts, episodes: str) -> dict[str, Any]:
         "description": line_of(metadata.get("description")) or None,
         "license": line_of(metadata.get("license")) or None,
         "url": line_of(metadata.get("code_permalink")) or None,
-        "creator": [{"@type": "Person", "name": name} for name in _names(metadata.get("author"))],
+        "creator": [{"@type": "Person", "name": name} for name in creators],
         "citeAs": line_of(metadata.get("citation")) or None,
         "version": f"{facts.dataset_id.rpartition('-v')[2]}.0.0",
         "keywords": ["offline reinforcement learning", "minari", "gymnasium"],
         **{name: line_of(facts.texts.get(key)) or None for key, name in RAI_NAMES.items()},
         "rai:hasSyntheticData": True,
-        "prov:wasDerivedFrom": list(_parents(metadata)),
-        "prov:wasGeneratedBy": list(_activities(facts)),
-        "distribution": list(_files(facts, episodes)),
-        "recordSet": [_episode_records(), _column_records(facts)],
+        "prov:wasDerivedFrom": list(_parents(metadata))[:most],
+        "prov:wasGeneratedBy": list(_activities(facts))[:most],
+        "distribution": list(_files(facts, episodes, most)),
+        "recordSet": [_episode_records(), _column_records(facts, most)],
     }
 
 
@@ -124,11 +128,11 @@ def _activities(facts: Facts) -> Iterator[dict[str, Any]]:
             }
 
 
-def _files(facts: Facts, episodes: str) -> Iterator[dict[str, Any]]:
+def _files(facts: Facts, episodes: str, most: int) -> Iterator[dict[str, Any]]:
     data = episodes.encode()
     yield _file("episodes.csv", "text/csv", len(data), hashlib.sha256(data).hexdigest())
     names = sorted(facts.files)
-    if len(names) > _LISTED:  # a folder for each episode, as in Arrow
+    if len(names) > most:  # a folder for each episode, as in Arrow
         yield {
             "@type": "cr:FileSet",
             "@id": "data",
@@ -179,7 +183,7 @@ def _episode_records() -> dict[str, Any]:
     }
 
 
-def _column_records(facts: Facts) -> dict[str, Any]:
+def _column_records(facts: Facts, most: int) -> dict[str, Any]:
     fields = {
         "name": ("sc:Text", "Name in the files, below the group of an episode."),
         "dtype": ("sc:Text", "Type of a value in NumPy's notation."),
@@ -206,11 +210,15 @@ def _column_records(facts: Facts) -> dict[str, Any]:
                 "columns/dtype": column.dtype,
                 "columns/shape": "varies" if column.row is None else str(list(column.row)),
             }
-            for column in facts.columns[:_LISTED]
+            for column in facts.columns[:most]
         ],
     }
 
 
 def croissant_json(facts: Facts, episodes: str) -> str:
-    """Return :func:`croissant` as a file."""
-    return dumped(croissant(facts, episodes))
+    """Return :func:`croissant` as a file, with as long lists as fit."""
+    for most in _LISTED:
+        text = dumped(croissant(facts, episodes, most))
+        if len(text.encode()) <= _LONGEST:
+            break
+    return text

@@ -103,9 +103,15 @@ class Outcomes:
     pairs: int | None = None
 
     @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        """The places from the least return to the greatest; NaN is less than all others."""
+        known = np.where(np.isnan(self.returns), -np.inf, self.returns)
+        return np.argsort(known, kind="stable")
+
+    @cached_property
     def median(self) -> int | None:
         """The place of the episode of median return; None without episodes."""
-        order = np.argsort(self.returns, kind="stable")
+        order = self._order
         return int(order[(len(order) - 1) // 2]) if len(order) else None
 
     @cached_property
@@ -113,8 +119,8 @@ class Outcomes:
         """The places of the best, the median and the worst episode, and of outliers, by name."""
         if self.median is None:
             return {}
-        order = np.argsort(self.returns, kind="stable")
-        found = {"best": int(order[-1]), "median": self.median, "worst": int(order[0])}
+        best, worst = int(self._order[-1]), int(self._order[0])
+        found = {"best": best, "median": self.median, "worst": worst}
         for name, values in (("return", self.returns), ("length", self.lengths)):
             away = _robust_deviations(values.astype(np.float64))
             outlying = [int(p) for p in np.argsort(-away, kind="stable") if away[p] > OUTLYING]
@@ -183,7 +189,7 @@ class Facts:
         """Size of the files in bytes, from the metadata if they are not known."""
         known: float = sum(entry["size"] for entry in self.files.values())
         megabytes: Any = self.metadata.get("dataset_size")
-        return known or (float(megabytes) * 1e6 if is_finite_number(megabytes) else 0.0)
+        return known or (min(float(megabytes), 1e100) * 1e6 if is_finite_number(megabytes) else 0.0)
 
     @property
     def random(self) -> float | None:

@@ -124,7 +124,7 @@ def refuse_dataset(path: Path) -> None:
     Raises:
         ConfigError: it does.
     """
-    for folder in Path(os.path.abspath(path)).parents:
+    for folder in (*Path(os.path.abspath(path)).parents, *Path(os.path.realpath(path)).parents):
         if (folder / "data" / METADATA_FILE_NAME).exists():
             raise ConfigError(
                 f"{one_line(path)} lies in the dataset {one_line(folder)}; choose another place"
@@ -243,10 +243,11 @@ def write_card(dataset: Path, files: Mapping[str, bytes], facts: Facts | None = 
 
 
 def _is_of(facts: Facts, content: Mapping[str, Any]) -> bool:
-    """Return whether facts are those of a dataset; any change of it changes its metadata."""
-    name = f"data/{METADATA_FILE_NAME}"
-    entry, known = entry_named(content, name) or {}, facts.files.get(name, {})
-    return all(known.get(key) == value for key, value in entry.items())
+    """Return whether facts are those of a dataset as it is now."""
+    now = {name: one for name, one in entries_of(content).items() if name.startswith("data/")}
+    return now.keys() == facts.files.keys() and all(
+        entry.items() <= facts.files[name].items() for name, entry in now.items()
+    )
 
 
 def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
@@ -267,7 +268,7 @@ def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
 def file_of_card(data_path: Path, name: str) -> bytes | None:
     """Return a file of a dataset's card, if the manifest has it as it is, and it is not large."""
     content = readable_manifest(data_path.parent) if data_path.name == "data" else None
-    if content is None:
+    if content is None or is_foreign(data_path.parent, content):
         return None
     return files_of_card(data_path.parent, content, [name], most=LARGEST).get(name)
 

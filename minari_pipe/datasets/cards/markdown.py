@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, Facts
-from minari_pipe.datasets.cards.page import FILM, loading, origin
+from minari_pipe.datasets.cards.page import FILM, loading, origin, spread_of
 from minari_pipe.datasets.cards.words import file_size, markdown, number, percent
 
 #: a card has at most this many bytes
@@ -34,9 +34,7 @@ def _parts(facts: Facts) -> Iterator[str]:
     yield _row("Environment", markdown(facts.environment) or "none")
     yield _row("Episodes, steps", f"{facts.total_episodes:,}, {facts.total_steps:,}")
     if len(outcomes.returns):
-        low, high = (number(float(end)) for end in (outcomes.returns.min(), outcomes.returns.max()))
-        mean = number(float(outcomes.returns.mean()))
-        yield _row("Return", f"{mean} on average, from {low} to {high}")
+        yield _row("Return", spread_of(outcomes.returns))
         if (scores := facts.normalized) is not None:
             yield _row("Normalized score", f"{float(scores.mean()):.3f} on average")
     if outcomes.succeeded is not None and len(outcomes.succeeded):

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.charts import Mark
 from minari_pipe.datasets.cards.dates import in_script
-from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts, Outcomes
+from minari_pipe.datasets.cards.facts import AUTHORS_TEXTS, ElementFacts, Facts, Floats, Outcomes
 from minari_pipe.datasets.cards.words import (
     commercial_use,
     count,
@@ -95,11 +95,7 @@ def page(facts: Facts, description: str, *, film: str = FILM, back: str = "") ->
         columns=list(_columns(facts)),
         left_out=_left_out(facts),
         findings=None if facts.findings is None else list(map(_finding, facts.findings)),
-        faults=[
-            line_of(one.get("message"), 400)
-            for one in facts.findings or ()
-            if one.get("level") != "info"
-        ],
+        faults=_faults(facts),
         texts=[(label, line_of(facts.texts.get(key))) for key, label in AUTHORS_TEXTS.items()],
         origin=list(origin(facts)),
         files=list(_files(facts)),
@@ -158,13 +154,31 @@ def _returns(facts: Facts) -> dict[str, Any] | None:
     returns = facts.outcomes.returns
     if not len(returns):
         return None
-    mean, deviation = float(returns.mean()), float(returns.std())
-    low, middle, high = map(number, map(float, np.quantile(returns, (0, 0.5, 1))))
-    spread = f"{low} to {high}, median {middle}, mean {number(mean)}, standard deviation "
-    spread = ": " + (spread + number(deviation) if high != low else f"all {low}")
     wide = _returns_chart(facts, wide=True) if facts.normalized is not None else ""
     own = _returns_chart(facts, wide=False)
-    return {"own": Markup(own), "wide": Markup(wide), "spread": spread}
+    return {"own": Markup(own), "wide": Markup(wide), "spread": spread_of(returns)}
+
+
+def spread_of(returns: Floats) -> str:
+    """Return in words where returns lie, of those that are finite.
+
+    Example:
+        >>> spread_of(np.array([1.0, 2.0, 6.0, np.nan]))
+        '1 to 6, median 2, mean 3, standard deviation 2.16, and 1 is not finite'
+    """
+    finite = returns[np.isfinite(returns)]
+    if not len(finite):
+        return "none is finite"
+    n = len(returns) - len(finite)
+    odd = f", and {n:,} {'is' if n == 1 else 'are'} not finite" if n else ""
+    low, middle, high = (float(value) for value in np.quantile(finite, (0, 0.5, 1)))
+    if low == high:
+        return f"all {number(low)}{odd}"
+    mean, deviation = number(float(finite.mean())), number(float(finite.std()))
+    return (
+        f"{number(low)} to {number(high)}, median {number(middle)}, mean {mean}, "
+        f"standard deviation {deviation}{odd}"
+    )
 
 
 def marks_of(facts: Facts) -> list[Mark]:
@@ -330,6 +344,12 @@ def _row(name: str, element: ElementFacts, chart: bool, bounded: bool) -> Markup
 def _left_out(facts: Facts) -> str:
     n = sum(map(len, facts.elements.values())) - _LISTED
     return f"{n:,} more elements are in stats.json." if n > 0 else ""
+
+
+def _faults(facts: Facts) -> list[dict[str, str]]:
+    """Return the findings that a reader should know of first, errors before warnings."""
+    found = [_finding(one) for one in facts.findings or () if one.get("level") != "info"]
+    return sorted(found, key=lambda one: one["level"])
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
 from minari_pipe.core.dataset_id import parse_dataset_id
@@ -275,14 +276,14 @@ def _row(entry: Entry) -> dict[str, Any]:
     facts, outcomes = entry.facts, entry.facts.outcomes
     returns = outcomes.returns[np.isfinite(outcomes.returns)]
     scores = facts.normalized
-    score = float(scores.mean()) if scores is not None and len(scores) else None
+    score = _mean(scores)
     won = outcomes.succeeded
-    success = float(won.mean()) if won is not None and len(won) else None
+    success = _mean(won)
     description = line_of(facts.metadata.get("description"), 120)
     license_name = line_of(facts.metadata.get("license"), 60)
     environment = line_of(facts.environment, 80) or "none"
     numbers = {
-        "score": score if score is None or np.isfinite(score) else None,
+        "score": score,
         "success": success,
         "episodes": facts.total_episodes,
         "size": facts.size,
@@ -304,7 +305,7 @@ def _row(entry: Entry) -> dict[str, Any]:
         "still": f"{entry.place}-still.webp" if entry.still else "",
         "environment": environment,
         "license": license_name,
-        "use": commercial_use(license_name),
+        "use": commercial_use(facts.metadata.get("license")),
         "description": description,
         "chart": Markup(chart),
         "returns": spread,
@@ -322,13 +323,19 @@ def _row(entry: Entry) -> dict[str, Any]:
             "license": license_name or None,
             "episodes": facts.total_episodes,
             "steps": facts.total_steps,
-            "mean_return": float(returns.mean()) if len(returns) else None,
-            "normalized_score": numbers["score"],
+            "mean_return": _mean(outcomes.returns),
+            "normalized_score": score,
             "success": success,
             "size": facts.size,
             "page": page_path,
         },
     }
+
+
+def _mean(values: npt.NDArray[Any] | None) -> float | None:
+    """Return the mean; None if there is none that is finite, which JSON could not hold."""
+    mean = np.nan if values is None or not len(values) else float(values.mean())
+    return mean if np.isfinite(mean) else None
 
 
 def still_of(film: bytes) -> bytes:

@@ -95,13 +95,13 @@ def percent(share: float) -> str:
 
 
 def license_id(value: object) -> str:
-    """Return the name of a license as the Hub writes it; empty if there is none.
+    """Return the name of a license as the Hub writes it; empty if it is no text.
 
     Example:
-        >>> license_id("CC BY 4.0"), license_id(None)
-        ('cc-by-4.0', '')
+        >>> license_id("CC BY 4.0"), license_id("MIT?"), license_id(None)
+        ('cc-by-4.0', 'mit?', '')
     """
-    return re.sub(r"[^a-z0-9.+]+", "-", line_of(value, 100).lower()).strip("-")
+    return "-".join(value.lower().replace("_", " ").split()) if isinstance(value, str) else ""
 
 
 def commercial_use(value: object) -> str:
@@ -110,15 +110,15 @@ def commercial_use(value: object) -> str:
     Example:
         >>> commercial_use("MIT"), commercial_use("CC-BY-NC-4.0"), commercial_use(None)
         ('commercial use allowed', 'no commercial use', 'ask the author')
-        >>> commercial_use("My own")
+        >>> commercial_use("MIT, but for the pictures")
         ''
     """
     name = license_id(value)
     if name in _COMMERCIAL:
         return "commercial use allowed"
-    if "nc" in name.split("-"):
+    if re.search(r"\bnc\b|\bnon-?commercial\b", name):
         return "no commercial use"
-    return "" if name else "ask the author"
+    return "" if value else "ask the author"
 
 
 def count(value: object) -> str:

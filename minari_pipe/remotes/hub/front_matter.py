@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from minari_pipe.core.env_specs import environment_id
-from minari_pipe.datasets.cards.words import license_id
+from minari_pipe.datasets.cards.words import license_id, line_of
 
 #: Ending of the lines that uploads rewrite.
 OWN = "  # minari_pipe"
@@ -96,11 +96,11 @@ def license_lines(metadata: Mapping[str, Any]) -> list[str]:
         >>> license_lines({"license": "My own: 1"})
         ['license: other  # minari_pipe', 'license_name: "my-own-1"  # minari_pipe']
     """
-    name = license_id(metadata.get("license"))
+    if (name := license_id(metadata.get("license"))) in LICENSES - {"unknown"}:
+        return [f"license: {name}{OWN}"]
+    name = re.sub(r"[^a-z0-9.+]+", "-", line_of(metadata.get("license"), 100).lower()).strip("-")
     if not name or name == "unknown":
         return []
-    if name in LICENSES:
-        return [f"license: {name}{OWN}"]
     return [f"license: other{OWN}", f'license_name: "{name}"{OWN}']
 
 

@@ -1,16 +1,22 @@
-"""Read files of the card of a dataset on a remote."""
+"""Read, check and compare the cards of datasets that are transferred."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from minari_pipe.core.files.manifest import CARD
+from minari_pipe.core.files.manifest import CARD, entry_faults
+from minari_pipe.datasets.cards.dates import DATED, dated
 from minari_pipe.datasets.cards.folder import LARGEST
-from minari_pipe.errors import RemoteError
-from minari_pipe.remotes.base import Remote
+from minari_pipe.errors import CorruptDatasetError, RemoteError
+from minari_pipe.remotes.base import PART, Remote, Upload
 from minari_pipe.remotes.transfer.download import Expected
+
+#: what two cards that only differ in their date are compared with
+_SOME_DATE = "2000-01-01"
 
 
 def read_card(
@@ -44,3 +50,43 @@ def read_card(
             )
         found[name] = content
     return found
+
+
+def check_card(place: Path, own: Mapping[str, Any]) -> set[str]:
+    """Return the names of the files of a card that the manifest has, after comparing them.
+
+    Raises:
+        CorruptDatasetError: one differs or is missing.
+    """
+    entries = {f"{CARD}/{name}": entry for name, entry in own.get(CARD, {}).items()}
+    for name, fault in entry_faults(place, entries, (), {}):
+        raise CorruptDatasetError(
+            f"{place / name} {fault}; make the card again: minari-pipe card {place}"
+        )
+    return set(entries)
+
+
+def has_same_card(
+    remote: Remote, upload: Upload, there: Mapping[str, Any], here: Mapping[str, Any]
+) -> bool:
+    """Return whether a card is published already, but for the date; no card is none to publish.
+
+    Args:
+        remote: the remote.
+        upload: what would be uploaded.
+        there: the published entries of the card.
+        here: those of the upload.
+    """
+    if not here:
+        return True
+    for name in there.keys() | here.keys():
+        if there.get(name) == here.get(name):
+            continue
+        if name not in DATED or name not in there or name not in here:
+            return False
+        path = f"{CARD}/{name}"
+        read = partial(remote.read, f"{upload.dataset_id}/{path}", 0, PART)
+        both = (remote.retried(read), upload.files[path].read(0, PART))
+        if len({dated(name, content, _SOME_DATE) for content in both}) > 1:
+            return False
+    return True

@@ -62,6 +62,7 @@ from minari_pipe.remotes.base import (
     other_content,
     remote_sha256,
 )
+from minari_pipe.remotes.transfer.cards import check_card, has_same_card
 from minari_pipe.remotes.transfer.listing import read_small
 from minari_pipe.remotes.transfer.progress import progress
 from minari_pipe.remotes.transfer.published import manifest_named, naming, parse_manifest, unnamed
@@ -162,6 +163,9 @@ def upload(
             own = None
             if folder is not None:
                 entries = {name: e for name, e in entries.items() if name.startswith("data/")}
+        card = {} if own is None else check_card(place, own)
+        # What else lies there describes other data, or nobody knows what.
+        entries = {n: e for n, e in entries.items() if n in card or not n.startswith(f"{CARD}/")}
         dated_files = {} if published is None else _dated(place, opened, entries, published)
         for name, text in dated_files.items():
             entries[name] = entry_of_bytes([text], sha256=True)
@@ -189,7 +193,7 @@ def upload(
     if was_dropped:
         notes.append(
             f"{dataset_id}: another program has changed the dataset since its {MANIFEST} was "
-            "written; a new one is published, which does not detect earlier damage"
+            "written; a new one is published, which does not detect earlier damage, and no card"
         )
     if dry_run:
         return done("planned", notes=tuple(notes))
@@ -431,24 +435,18 @@ def _compare(remote: Remote, upload: Upload, content: str, metadata: bytes) -> s
             _check_whole(remote, place, files, there)
             own = json.loads(upload.files[MANIFEST].read())
             if identity_of(known) == identity_of(own):
+                if has_same_card(remote, upload, known.get(CARD, {}), own.get(CARD, {})):
+                    return "same"
+                other = "with another card" if known.get(CARD) else "without a card"
                 return (
-                    "same"
-                    if _undated(known) == _undated(own)
-                    else (
-                        f"{remote.address} has {place} with another card; it is left unchanged, as "
-                        "what is published stays. Publish a new version to show this card"
-                    )
+                    f"{remote.address} has {place} {other}; it is left unchanged, as what is "
+                    "published stays. Publish a new version to show this card"
                 )
             return (
                 f"{remote.address} has {place} with the same content but other metadata "
                 f"({_differing(unnamed(published), metadata)}); it is left unchanged"
             )
     raise other_content(remote, place)
-
-
-def _undated(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest's entries of the files of its card that do not state a date."""
-    return {name: entry for name, entry in content.get(CARD, {}).items() if name not in DATED}
 
 
 def _read_published(remote: Remote, dataset_id: str, name: str) -> bytes:

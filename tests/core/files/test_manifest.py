@@ -32,6 +32,8 @@ from minari_pipe.core.files import atomic, manifest
 from minari_pipe.core.files.checksums import Pieces, entry_of
 from minari_pipe.core.files.manifest import MANIFEST, describe, entries_of, read_manifest
 from minari_pipe.core.files.names import is_file_name, is_plain_path
+from minari_pipe.datasets.cards.folder import card_files, facts_at, file_of_card, write_card
+from minari_pipe.datasets.cards.page import FILM
 from minari_pipe.datasets.identity import content_sha256
 from minari_pipe.errors import (
     CorruptDatasetError,
@@ -354,12 +356,12 @@ def test_an_append_hashes_again_what_it_changed_only(monkeypatch: pytest.MonkeyP
 
 def test_a_card_is_no_part_of_the_dataset_and_travels_with_it(tmp_path: Path) -> None:
     place = folder(create())
-    (place / "card").mkdir()
-    (place / "card" / "index.html").write_text("<p>about")
-    with pytest.warns(UserWarning, match=r"card/index\.html is not in the manifest\. The card"):
+    write_card(place, {"index.html": b"<p>about"})
+    (place / "card" / "mine.txt").write_text("mine")
+    with pytest.warns(UserWarning, match=r"card/mine\.txt is not in the manifest\. The card"):
         load_dataset(ID, verify=True)
     done = minari_pipe.publish_dataset(ID, tmp_path)
-    assert "card/index.html" in done.sizes
+    assert "card/index.html" in done.sizes and "card/mine.txt" not in done.sizes
     assert minari_pipe.publish_dataset(ID, tmp_path).outcome == "present"
     minari_pipe.delete_dataset(ID)
     minari_pipe.download_dataset(f"file://{tmp_path}/{ID}")
@@ -370,8 +372,8 @@ def test_a_card_is_no_part_of_the_dataset_and_travels_with_it(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["validate", ID, "--no-replay"], env={"COLUMNS": "200"})
     assert done.exit_code == 0
     assert "card/index.html" in done.output
-    done = minari_pipe.publish_dataset(ID, tmp_path)  # a published version keeps its card
-    assert (done.outcome, done.notes) == ("present", ())
+    with pytest.raises(CorruptDatasetError, match="make the card again"):
+        minari_pipe.publish_dataset(ID, tmp_path)
 
 
 def test_a_manifest_of_a_later_format_is_refused_by_name() -> None:
@@ -634,6 +636,8 @@ def test_a_manifest_that_is_deleted_stops_no_change() -> None:
 @pytest.mark.filterwarnings("ignore:.*(overridden|env_spec)")
 def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for(tmp_path: Path) -> None:
     create()
+    place = folder(load_dataset(ID))
+    write_card(place, {**card_files(facts_at(place / "data")), FILM: b"film"})
     names = ("seed", "observations", "actions", "rewards", "terminations", "truncations")
     given = {name: getattr(make()[0], name) for name in names}
     theirs = minari.data_collector.EpisodeBuffer(**given, infos={})
@@ -650,6 +654,9 @@ def test_an_append_by_another_program_is_no_damage_and_is_not_vouched_for(tmp_pa
     assert done.outcome == "uploaded"
     (note,) = [note for note in done.notes if "another program has changed the dataset" in note]
     assert "\n" not in note
+    # what describes the data of before is neither shown nor published
+    assert file_of_card(place / "data", FILM) is None
+    assert not (tmp_path / ID / "card").exists()
 
 
 def test_a_manifest_changes_in_the_same_rename_as_the_data(monkeypatch) -> None:
