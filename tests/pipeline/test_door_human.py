@@ -190,6 +190,7 @@ def test_demonstrations_in_d4rls_layout_give_the_same_content(
         workspace,
         *RUN,
         f"policy.source.path={flat}",
+        "card.film=false",
         "validate.replay_steps=1",  # what it finds is no part of the content
         # Part of the content; measuring them again would only repeat the first run.
         f"ref_scores.ref_min_score={scores['ref_min_score']!r}",
