@@ -366,7 +366,7 @@ def test_memory_does_not_grow_with_the_run() -> None:
         [sys.executable, "-c", MEMORY, *(" ".join(map(str, run)) for run in runs)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         cwd=CHECKOUT,
         check=True,
     )
