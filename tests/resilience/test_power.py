@@ -13,12 +13,13 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from minari_pipe.core.files import words
 from minari_pipe.storage.hdf5 import storage
 from tests.conftest import FULL
 from tests.support.appends import append, check, created
@@ -123,6 +124,8 @@ def test_a_power_failure_leaves_the_old_dataset_or_the_new_one(
     data_format: str, before: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "_LARGE", large)
+    # The recording opens files, too, and would wait 45 s for the user that waits for it.
+    monkeypatch.setattr(words, "_only_user", nullcontext)
     place = created(8, data_format=data_format)
     for _ in range(before):
         append(1)
