@@ -137,7 +137,8 @@ def doors(own_home: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the small datasets say little of themselves
-def test_the_library_s_block_runs(doors) -> None:
+def test_the_library_s_block_runs(doors, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(block("python", "import minari_pipe as minari"), names)
     assert names["dataset"].id == "door/expert-v0"
