@@ -446,7 +446,7 @@ def keys_below(node: DictConfig, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.filterwarnings("ignore:.*")
-@pytest.mark.parametrize("name", ["tiny", "sb3"][: 2 if FULL else 1])
+@pytest.mark.parametrize("name", ["tiny", "sb3"])
 def test_no_value_of_any_key_is_more_than_one_line(name, workspace):
     """Each key taken away, and given a value of each kind; MINARI_PIPE_FULL tries all pairs."""
     write_config(workspace, "sb3", SB3)

@@ -24,8 +24,8 @@ from minari_pipe.core.files.manifest import (
     entry_named,
     is_foreign,
     read_manifest,
-    readable_manifest,
 )
+from minari_pipe.core.files.manifest_update import known_manifest
 from minari_pipe.core.files.swap import swap_in
 from minari_pipe.core.json_object import json_object
 from minari_pipe.core.messages import one_line
@@ -188,7 +188,7 @@ def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict
     if not data_path.exists():  # kept in memory
         known: dict[str, dict[str, Any]] = {}
     elif content is not None:
-        known = {n: entry for n, entry in entries_of(content).items() if n.startswith("data/")}
+        known = _data_of(content)
     else:
         found = files_below(data_path) if data_path.is_dir() else [""]
         known = {f"{data_path.name}/{name}".rstrip("/"): {} for name in found}
@@ -196,6 +196,11 @@ def _files(data_path: Path, content: Mapping[str, Any] | None) -> dict[str, dict
         name: entry if "sha256" in entry else entry_of(top / name, sha256=True)
         for name, entry in known.items()
     }
+
+
+def _data_of(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a manifest's entries of the data, by names such as ``data/metadata.json``."""
+    return {name: one for name, one in entries_of(content).items() if name.startswith("data/")}
 
 
 def write_card(dataset: Path, files: Mapping[str, bytes], facts: Facts | None = None) -> None:
@@ -244,7 +249,7 @@ def write_card(dataset: Path, files: Mapping[str, bytes], facts: Facts | None = 
 
 def _is_of(facts: Facts, content: Mapping[str, Any]) -> bool:
     """Return whether facts are those of a dataset as it is now."""
-    now = {name: one for name, one in entries_of(content).items() if name.startswith("data/")}
+    now = _data_of(content)
     return now.keys() == facts.files.keys() and all(
         entry.items() <= facts.files[name].items() for name, entry in now.items()
     )
@@ -267,8 +272,8 @@ def _others(dataset: Path, content: Mapping[str, Any] | None) -> list[str]:
 
 def file_of_card(data_path: Path, name: str) -> bytes | None:
     """Return a file of a dataset's card, if the manifest has it as it is, and it is not large."""
-    content = readable_manifest(data_path.parent) if data_path.name == "data" else None
-    if content is None or is_foreign(data_path.parent, content):
+    content = known_manifest(data_path)
+    if content is None:
         return None
     return files_of_card(data_path.parent, content, [name], most=LARGEST).get(name)
 

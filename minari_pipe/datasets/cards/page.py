@@ -298,13 +298,12 @@ def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
         known = all(one.histogram is not None for one in shown)
         with_charts = known and charted + len(shown) <= _CHARTED
         charted += len(shown) if with_charts else 0
+        bounded = any(one.at_low is not None or one.at_high is not None for one in shown)
         yield {
             "name": line_of(column.name, _LONGEST_NAME),
             "about": _about(column),
             "charts": with_charts,
-            "bounded": (
-                bounded := any(one.at_low is not None or one.at_high is not None for one in shown)
-            ),
+            "bounded": bounded,
             "rows": [
                 _row(name, one, with_charts, bounded)
                 for name, one in zip(_element_names(column), shown, strict=False)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minari_pipe.core.files.manifest import CARD, entry_faults
+from minari_pipe.core.files.manifest import CARD
 from minari_pipe.datasets.cards.dates import DATED, dated
 from minari_pipe.datasets.cards.folder import LARGEST
 from minari_pipe.errors import CorruptDatasetError, RemoteError
@@ -52,18 +52,27 @@ def read_card(
     return found
 
 
-def check_card(place: Path, own: Mapping[str, Any]) -> set[str]:
+def check_card(
+    place: Path, own: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]
+) -> set[str]:
     """Return the names of the files of a card that the manifest has, after comparing them.
+
+    Args:
+        place: the folder that holds ``data/``.
+        own: its manifest.
+        entries: the entries of its files as they are, by name.
 
     Raises:
         CorruptDatasetError: one differs or is missing.
     """
-    entries = {f"{CARD}/{name}": entry for name, entry in own.get(CARD, {}).items()}
-    for name, fault in entry_faults(place, entries, (), {}):
-        raise CorruptDatasetError(
-            f"{place / name} {fault}; make the card again: minari-pipe card {place}"
-        )
-    return set(entries)
+    card = {f"{CARD}/{name}": entry for name, entry in own.get(CARD, {}).items()}
+    for name, entry in card.items():
+        if not entry.items() <= entries.get(name, {}).items():
+            what = "has different content" if name in entries else "is missing"
+            raise CorruptDatasetError(
+                f"{place / name} {what}; make the card again: minari-pipe card {place}"
+            )
+    return set(card)
 
 
 def has_same_card(

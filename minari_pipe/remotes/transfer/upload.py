@@ -163,7 +163,7 @@ def upload(
             own = None
             if folder is not None:
                 entries = {name: e for name, e in entries.items() if name.startswith("data/")}
-        card = {} if own is None else check_card(place, own)
+        card = {} if own is None else check_card(place, own, entries)
         # What else lies there describes other data, or nobody knows what.
         entries = {n: e for n, e in entries.items() if n in card or not n.startswith(f"{CARD}/")}
         dated_files = {} if published is None else _dated(place, opened, entries, published)
