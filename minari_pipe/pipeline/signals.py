@@ -176,23 +176,41 @@ def _run_in_thread(
         except BaseException as exc:  # re-raised in the main thread
             failure.append(exc)
 
-    hook = threading.excepthook
+    hook, unraisable = threading.excepthook, sys.unraisablehook
+    lost = threading.Event()
+
+    def on_unraisable(args: Any) -> None:
+        if asked and args.exc_type is KeyboardInterrupt:
+            lost.set()  # it was raised in a finalizer, from which no exception can escape
+        else:
+            unraisable(args)
+
     # Do not report an interruption that arrives just after `work` has returned.
     threading.excepthook = lambda args: None if asked else hook(args)
+    sys.unraisablehook = on_unraisable
     try:
         thread = threading.Thread(target=guarded, name="dvc")
         thread.start()
         while thread.is_alive() and not asked:
             thread.join(0.1)
         if asked:
-            _stop(thread, asked[0], repair)
+            _stop(thread, asked[0], repair, lost)
     finally:
-        threading.excepthook = hook
+        threading.excepthook, sys.unraisablehook = hook, unraisable
     return failure
 
 
-def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> None:
-    """Stop the running stage, or else DVC itself; return when both have ended."""
+def _stop(
+    thread: threading.Thread, signum: int, repair: Callable[[], None], lost: threading.Event
+) -> None:
+    """Stop the running stage, or else DVC itself; return when both have ended.
+
+    Args:
+        thread: runs DVC.
+        signum: the signal that asked for the stop.
+        repair: see :func:`run_stoppable`.
+        lost: set when the thread's interruption ended nothing, and has to be repeated.
+    """
     asked = time.monotonic()
     interrupted = 0.0
     while True:
@@ -205,7 +223,8 @@ def _stop(thread: threading.Thread, signum: int, repair: Callable[[], None]) -> 
         for child in stages or children:
             if waited > _SECONDS_TO_UNWIND or _listens(child):
                 _send_signal(child, kill=waited > _SECONDS_TO_STOP)
-        if not children and not interrupted:
+        if not children and (not interrupted or lost.is_set()):
+            lost.clear()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt)
             )

@@ -123,6 +123,23 @@ sys.exit(stoppable(main))
 """,
         (130, "unwinds\nrepairs\n", LINE),
     ),
+    "while DVC works in a finalizer, from which no exception escapes": (
+        """
+class Finalized:
+    def __del__(self):
+        tell(signal.SIGINT)
+        wait()
+def work():
+    try:
+        del Finalized.only
+        wait()
+    except KeyboardInterrupt:
+        print("unwinds")
+Finalized.only = Finalized()
+sys.exit(stoppable(lambda: run_stoppable(work, repair=lambda: None)))
+""",
+        (130, "unwinds\n", LINE),
+    ),
     "a repair that fails": (
         """
 def work():
