@@ -7,7 +7,7 @@ layers are applied one by one; other classes, from a trusted checkpoint, are cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.errors import ConfigError
 from minari_pipe.policies.action_heads import (
     ActionHead,
     BernoulliHead,
@@ -149,29 +148,20 @@ def make_head(
     n_rows: int,
     *,
     deterministic: bool,
-    exploration: float | None = None,
-    action_noise: float | Sequence[float] | None = None,
 ) -> ActionHead:
-    """Return the head that makes actions of ``space`` from the outputs of :func:`make_forward`.
-
-    Raises:
-        ConfigError: ``action_noise`` is a list whose length is not that of an action.
-    """
+    """Return the head that makes actions of ``space`` from the outputs of :func:`make_forward`."""
     if isinstance(space, spaces.Box):
         squashed = algorithm.head == "squashed" or bool(policy.squash_output)
         tanh = squashed and algorithm.head != "action"
         noise: Noise | None = None
-        if algorithm.head == "action" and not deterministic:
-            noise = _action_noise(space, n_rows, action_noise)
-        elif not deterministic:
+        if algorithm.samples and not deterministic:
             noise = _policy_noise(algorithm, policy, space, n_rows)
-        explored = noise is not None and algorithm.head == "action"
-        return ContinuousHead(space, noise=noise, tanh=tanh, scaled=squashed, clipped=explored)
+        return ContinuousHead(space, noise=noise, tanh=tanh, scaled=squashed)
     if isinstance(space, spaces.MultiBinary) and not algorithm.masked:
         return BernoulliHead(space, n_rows, deterministic=deterministic)
     if algorithm.head == "values":
         assert isinstance(space, spaces.Discrete)
-        return GreedyHead(space, None if deterministic else exploration)
+        return GreedyHead(space)
     assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
     return CategoricalHead(space, n_rows, part_sizes(space), deterministic=deterministic)
 
@@ -187,17 +177,3 @@ def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: 
         return NormalNoise(n_rows, size)
     log_std = policy.log_std.detach().numpy()
     return NormalNoise(n_rows, size, np.exp(log_std, dtype=np.float64))
-
-
-def _action_noise(
-    space: spaces.Box, n_rows: int, action_noise: float | Sequence[float] | None
-) -> Noise:
-    """Return the noise that the config sets."""
-    size = int(np.prod(space.shape))
-    std = np.asarray(action_noise, np.float64)
-    if std.shape not in ((), (size,)):
-        raise ConfigError(
-            f"action_noise has {len(std)} numbers, an action of {space} has {size}; give one "
-            f"number, or one for each dimension"
-        )
-    return NormalNoise(n_rows, size, std)

@@ -1,4 +1,4 @@
-"""Turn the outputs of a policy's network into actions: modes, samples and exploration.
+"""Turn the outputs of a policy's network into actions: modes and samples.
 
 Random numbers come row by row from the episodes' own generators. Everything else is computed for
 the whole batch, element by element or along one row, so that no row influences another.
@@ -97,7 +97,6 @@ class ContinuousHead(ActionHead):
         noise: Noise | None,
         tanh: bool = False,
         scaled: bool = False,
-        clipped: bool = False,
     ) -> None:
         """Set how ``model.predict`` processes the output of the network.
 
@@ -106,11 +105,10 @@ class ContinuousHead(ActionHead):
             noise: noise to add to the mean; ``None`` for the mean itself.
             tanh: whether to squash the sum of mean and noise.
             scaled: whether the result is in [-1, 1] and must be scaled to the bounds of the space.
-            clipped: whether to clip the sum to [-1, 1] before scaling.
         """
         super().__init__()
         self._space, self._noise = space, noise
-        self._tanh, self._scaled, self._clipped = tanh, scaled, clipped
+        self._tanh, self._scaled = tanh, scaled
 
     def start(self, row: int, rng: np.random.Generator) -> None:
         if self._noise is not None:
@@ -124,8 +122,6 @@ class ContinuousHead(ActionHead):
             actions = (actions + self._noise(outputs, rows)).astype(np.float32)
         if self._tanh:
             actions = np.tanh(actions)
-        if self._clipped:
-            actions = np.clip(actions, -1.0, 1.0)
         actions = actions.reshape((-1, *low.shape))
         if self._scaled:
             actions = low + (0.5 * (actions + 1.0) * (high - low))
@@ -192,19 +188,13 @@ class BernoulliHead(ActionHead):
 
 
 class GreedyHead(ActionHead):
-    """Chooses the action of the highest value, or, at random steps, a random action."""
+    """Chooses the action of the highest value."""
 
-    def __init__(self, space: spaces.Discrete, exploration: float | None) -> None:
-        """Set ``exploration``, the share of random actions; ``None`` draws nothing."""
+    def __init__(self, space: spaces.Discrete) -> None:
         super().__init__()
-        self._space, self._exploration = space, exploration
+        self._space = space
 
     def __call__(
         self, outputs: Outputs, rows: Sequence[int], masks: np.ndarray | None = None
     ) -> np.ndarray:
-        actions = np.argmax(outputs[0], axis=1).astype(self._space.dtype)
-        if self._exploration is not None:
-            for row in rows:
-                if self._rngs[row].random() < self._exploration:
-                    actions[row] = self._rngs[row].integers(self._space.n)
-        return actions
+        return np.argmax(outputs[0], axis=1).astype(self._space.dtype)

@@ -42,6 +42,11 @@ class Algorithm:
     """Whether the policy carries the state of an LSTM through an episode."""
 
     @property
+    def samples(self) -> bool:
+        """Whether its policies have a distribution to sample actions from."""
+        return self.head in ("distribution", "squashed")
+
+    @property
     def distributions(self) -> tuple[str, ...]:
         """The distributions whose versions affect the policies."""
         contrib = ("sb3-contrib",) if self.target.startswith("sb3_contrib.") else ()

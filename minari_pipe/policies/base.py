@@ -68,6 +68,15 @@ class Policy(ABC):
         """
         return None
 
+    @property
+    def records_infos(self) -> bool:
+        """Whether :meth:`infos` has something to record."""
+        return False
+
+    def infos(self, row: int) -> dict[str, Any]:
+        """Return what to record in the infos of the step that ``row`` has just made."""
+        return {}
+
     def n_episodes(self) -> int | None:
         """Return how many episodes this policy can make, or ``None`` if there is no limit."""
         return None

@@ -119,6 +119,7 @@ def _lockstep(
     seed: int,
     on_step: Callable[[int], None],
 ) -> Iterator[T]:
+    own_infos = policy.infos if policy.records_infos else None
     waiting = iter(episodes)
     finished: dict[int, T] = {}
     due = iter(episodes)
@@ -160,7 +161,7 @@ def _lockstep(
         try:
             for index, action in zip(active, actions, strict=True):
                 row = rows[index]
-                if _step(row, action):
+                if _step(row, action, own_infos and own_infos(index)):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
         except _PASSED:
@@ -176,8 +177,14 @@ def _lockstep(
             active = [index for index in active if index not in stopped]
 
 
-def _step(row: _Row, action: Any) -> bool:
-    """Step one environment; return whether its episode ended."""
+def _step(row: _Row, action: Any, own_infos: dict[str, Any] | None = None) -> bool:
+    """Step one environment; return whether its episode ended.
+
+    Args:
+        row: the environment.
+        action: the action, or ``None`` to end the episode.
+        own_infos: infos of the policy, to record beside those of the environment.
+    """
     if action is None:
         if row.n_steps == 0:
             raise InvalidEpisodeError("the policy returned no action for the first step")
@@ -186,6 +193,13 @@ def _step(row: _Row, action: Any) -> bool:
     action = element(row.action_space, action)
     # Pass a copy, because an environment may modify the array that it receives.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
+    if own_infos is not None:
+        if both := own_infos.keys() & info.keys():
+            raise ConfigError(
+                f"the infos of the environment and those of the policy both have {both.pop()!r}; "
+                "set policy.noise.keep_clean_action: false"
+            )
+        info = {**info, **own_infos}
     row.sink.step(action, row.observation, reward, terminated, truncated, info)
     row.n_steps += 1
     return bool(terminated or truncated)

@@ -33,7 +33,6 @@ from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.batched_network import Batch, BatchedNetwork, pad_small_layers
 from minari_pipe.policies.batches import fill, padded, zeros
 from minari_pipe.policies.checkpoint import load_policy, load_weights, trusted_load
-from minari_pipe.policies.exploration import check_exploration
 from minari_pipe.policies.normalization import ObservationNormalization
 
 if TYPE_CHECKING:
@@ -55,8 +54,6 @@ class SB3Policy(Policy):
         policy_kwargs: Mapping[str, Any] | None = None,
         normalize: FileSource | str | os.PathLike[str] | None = None,
         deterministic: bool = True,
-        exploration: float | None = None,
-        action_noise: float | Sequence[float] | None = None,
     ) -> None:
         """Find the files and read the weights; the network is built in :meth:`bind`.
 
@@ -69,28 +66,18 @@ class SB3Policy(Policy):
             normalize: an ``.npz`` in the format of :mod:`normalization`, if the training
                 normalised observations.
             deterministic: whether to act with the policy's mode; if not, sample its distribution.
-            exploration: share of random actions of a sampled DQN policy, 0 to 1.
-            action_noise: standard deviation of the normal noise of a sampled TD3 or DDPG policy, in
-                units of actions scaled to [-1, 1]; one number, or one for each dimension.
+                DQN, TD3 and DDPG have none, and always act with their mode.
 
         Raises:
-            ConfigError: a name is unknown, a file is missing or damaged, or the noise does not fit
-                the algorithm.
+            ConfigError: a name is unknown, or a file is missing or damaged.
             MissingDependencyError: the algorithm's package is not installed.
             RemoteError: a file could not be fetched.
         """
         self._algorithm, self._policy_class = algorithm, policy_class
         self._policy_kwargs = policy_kwargs
         self._deterministic = deterministic
-        self._exploration, self._action_noise = exploration, action_noise
         find_policy_class(algorithm, policy_class)
         resolve_policy_kwargs(algorithm, policy_class, policy_kwargs)
-        check_exploration(
-            algorithm,
-            deterministic=deterministic,
-            exploration=exploration,
-            action_noise=action_noise,
-        )
         if checkpoint is None:
             raise ConfigError(
                 "an sb3 policy needs a checkpoint (policy.checkpoint.path=FILE) or a policy.train "
@@ -155,8 +142,6 @@ class SB3Policy(Policy):
             action_space,
             n_rows,
             deterministic=self._deterministic,
-            exploration=self._exploration,
-            action_noise=self._action_noise,
         )
         self._state: list[np.ndarray] = []
         if algorithm.recurrent:

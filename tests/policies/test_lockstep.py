@@ -7,6 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.noise import Noise
+from minari_pipe.policies.noisy import NoisyPolicy
 from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.sb3 import SB3Policy
 from tests.conftest import FULL
@@ -17,7 +20,7 @@ pytest.importorskip("sb3_contrib")
 
 SDE = {"use_sde": True}
 LSTM = {"lstm_hidden_size": 24}
-# name: algorithm, observations, actions, policy_kwargs, other settings of the policy
+# name: algorithm, observations, actions, policy_kwargs, noise
 FAMILIES = {
     "gaussian": ("ppo", VECTOR, "box", {}, {}),
     "categorical": ("a2c", VECTOR, "discrete", {}, {}),
@@ -26,9 +29,9 @@ FAMILIES = {
     "squashed": ("sac", TABLE, "box64", {}, {}),
     "gsde ppo": ("ppo", VECTOR, "box", SDE, {}),
     "gsde sac": ("sac", VECTOR, "box64", SDE, {}),
-    "dqn": ("dqn", VECTOR, "discrete", {}, {"exploration": 0.4}),
-    "td3": ("td3", VECTOR, "box", {}, {"action_noise": 0.3}),
-    "ddpg": ("ddpg", TABLE, "box64", {}, {"action_noise": [0.3, 0.0]}),
+    "dqn": ("dqn", VECTOR, "discrete", {}, {"kind": "epsilon", "scale": 0.4}),
+    "td3": ("td3", VECTOR, "box", {}, {"kind": "gaussian", "scale": 0.3}),
+    "ddpg": ("ddpg", TABLE, "box64", {}, {"kind": "ornstein_uhlenbeck", "scale": [0.3, 0.0]}),
     "masked": ("maskable_ppo", VECTOR, "discrete", {}, {}),
     "masked several": ("maskable_ppo", TABLE, "several", {}, {}),
     "masked switches": ("maskable_ppo", VECTOR, "switches", {}, {}),
@@ -65,16 +68,16 @@ def policy_class_of(observation) -> str:
     return "MultiInputPolicy" if observation is TABLE else "MlpPolicy"
 
 
-def policy_of(name, path, *, deterministic) -> SB3Policy:
-    algorithm, observation, _, policy_kwargs, settings = FAMILIES[name]
-    return SB3Policy(
+def policy_of(name, path, *, deterministic) -> Policy:
+    algorithm, observation, _, policy_kwargs, noise = FAMILIES[name]
+    policy = SB3Policy(
         algorithm=algorithm,
         policy_class=policy_class_of(observation),
         policy_kwargs=policy_kwargs,
         checkpoint=path,
         deterministic=deterministic,
-        **({} if deterministic else settings),
     )
+    return NoisyPolicy(policy, Noise.of(noise, "noise")) if noise else policy
 
 
 def run(policy, name, episodes, n_envs) -> dict[int, bytes]:

@@ -36,10 +36,7 @@ _INTERNAL = (".git", ".dvc", STATE)
 #: Config sections that a family's datasets share.
 _SHARED = ("env", "family", "policy", "ref_scores")
 #: Keys in those sections that each dataset sets for itself, including the choice of the family.
-_OWN = (
-    *("family", "family.fraction", "family.kind"),
-    *("policy.action_noise", "policy.deterministic", "policy.exploration"),
-)
+_OWN = ("family", "family.fraction", "family.kind", "policy.deterministic", "policy.noise")
 
 
 def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
@@ -53,7 +50,8 @@ def divided(overrides: list[str]) -> tuple[list[str], list[str]]:
     shared: list[str] = []
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
-        is_shared = key.partition(".")[0] in _SHARED and key not in _OWN
+        is_own = key in _OWN or key.startswith("policy.noise.")
+        is_shared = key.partition(".")[0] in _SHARED and not is_own
         (shared if is_shared else own).append(override)
     return own, shared
 

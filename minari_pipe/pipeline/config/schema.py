@@ -16,6 +16,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.typed import MISSING, OpenSettings, hydra_node, read, values_of
 from minari_pipe.pipeline.config.until import Until
 from minari_pipe.pipeline.workspace import check_pipeline_name
+from minari_pipe.policies.noise import Noise
 
 #: The ``_target_`` of a dataset that is mixed from others; it is not a policy and runs nothing.
 MIXTURE = "minari_pipe.pipeline.Mixture"
@@ -182,7 +183,12 @@ class PolicySettings(OpenSettings):
             raise ConfigError(
                 f"{where} has no _target_; choose one with `{choice}` in the defaults list"
             )
-        arguments = {str(key): value for key, value in values.items() if key != "_target_"}
+        arguments = {
+            str(key): value
+            for key, value in values.items()
+            # Without noise, a policy has the hash that it had before there was noise.
+            if key != "_target_" and not (key == "noise" and value is None)
+        }
         return cls(str(values["_target_"]), arguments)
 
     @property
@@ -200,6 +206,12 @@ class PolicySettings(OpenSettings):
     def training_keys(self) -> list[Any]:
         """The values that determine the checkpoint of its training."""
         return [self.arguments.get(key) for key in TRAINING_KEYS]
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise on its actions, if any."""
+        noise = self.arguments.get("noise")
+        return None if noise is None else Noise.of(noise, "noise")
 
     @property
     def algorithm(self) -> str | None:
@@ -245,13 +257,12 @@ class PolicySettings(OpenSettings):
 
     def as_measured(self, scores: ReferenceScores) -> PolicySettings:
         """Return a copy that acts as ``ref_scores.deterministic`` says."""
-        if "deterministic" not in self.arguments:
-            return self
-        noise = {"exploration", "action_noise"} & self.arguments.keys()
-        return self.with_arguments(
-            deterministic=scores.deterministic,
-            **(dict.fromkeys(noise) if scores.deterministic else {}),
-        )
+        arguments = {
+            key: scores.deterministic if key == "deterministic" else value
+            for key, value in self.arguments.items()
+            if not (key == "noise" and scores.deterministic)
+        }
+        return replace(self, arguments=arguments)
 
 
 RANDOM = PolicySettings("minari_pipe.policies.RandomPolicy", {})
@@ -272,7 +283,7 @@ class ReferenceScores:
     expert: Optional[PolicySettings] = field(default=None, metadata=_of(Any))
     """A policy, as under ``policy``."""
     deterministic: bool = True
-    """Whether the expert takes its most likely action."""
+    """Whether the expert takes its most likely action, without noise."""
     ref_min_score: Optional[float] = None
     """A declared score; measured with the random policy if not given."""
     ref_max_score: Optional[float] = None
@@ -409,11 +420,8 @@ class SB3Policy:
     """Train the policy in the pipeline, instead of loading a checkpoint."""
     deterministic: bool = True
     """Take the most likely action; if false, sample from the policy's distribution."""
-    exploration: Optional[float] = None
-    """DQN with ``deterministic: false``: the fraction of random actions, 0 to 1."""
-    action_noise: Any = None
-    """TD3 and DDPG with ``deterministic: false``: standard deviation of Gaussian noise, for actions
-    scaled to [-1, 1]; a number, or a list with one per dimension."""
+    noise: Any = None
+    """Noise on the actions, such as ``{kind: gaussian, scale: 0.1}``; see docs/policies.md."""
 
 
 @dataclass(frozen=True)
@@ -429,6 +437,8 @@ class DemonstrationPolicy:
     state_keys: Optional[list[str]] = None
     """Arrays of that dict, such as ``[qpos, qvel]``; default: those that the environment declares
     (Adroit), else all arrays in the file."""
+    noise: Any = None
+    """Noise on the actions, such as ``{kind: gaussian, scale: 0.1}``; see docs/policies.md."""
 
 
 @dataclass(frozen=True)
@@ -438,6 +448,8 @@ class ScriptedPolicy:
     _target_: str = "minari_pipe.policies.ScriptedPolicy"
     controller: Any = MISSING
     """``{_target_: module.Callable, ...arguments}``."""
+    noise: Any = None
+    """Noise on the actions, such as ``{kind: gaussian, scale: 0.1}``; see docs/policies.md."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ from minari_pipe.pipeline.config.schema import (
     Engine,
     Environment,
     Params,
+    PolicySettings,
     Shared,
     params_values,
 )
@@ -51,6 +52,7 @@ from minari_pipe.pipeline.config.typed import values_of
 from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.policies.noise import Noise
 
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
@@ -111,7 +113,8 @@ def _prepared(name: str, config: Config, previous: dict[str, Any] | None, root: 
     packages = installed_packages(params, root)  # which reads the modules that the config names
     _check_environments(params)
     for use in _policies(params):
-        _check_sb3(use, params)
+        _check_sb3(use)
+        _check_noise(use, params)
     _check_offers(params)
     return _complete(params, packages)
 
@@ -171,9 +174,10 @@ def _check_environments(params: Config) -> None:
 
 
 def _check_offers(params: Config) -> None:
-    """Refuse an environment without the masks, state or storable spaces needed, before training."""
+    """Refuse an environment without what is needed, before training: masks, state, spaces."""
     from minari_pipe.core.environments import make_environment
     from minari_pipe.policies.action_masks import ActionMasks
+    from minari_pipe.policies.noisy import scaled_space
     from minari_pipe.policies.rollout import simulator_state
 
     needs_state = params.collect.record_state and params.collected is not None
@@ -184,12 +188,15 @@ def _check_offers(params: Config) -> None:
     for where, env in _environments(params):
         uses = [use for stage in stages[where] for use in policies(params, stage)]
         needs_masks = any(map(is_masked, uses))
-        if not needs_masks and not (where == "env" and (needs_state or stores)):
+        added = [n for use in uses if (n := _acting(use, params).noise) and n.is_added]
+        if not (needs_masks or added or (where == "env" and (needs_state or stores))):
             continue
         made = make_environment(env.id, env.kwargs, env.wrappers)
         try:
             if needs_masks:
                 ActionMasks([made], 1)
+            for noise in added:
+                scaled_space(noise, made.action_space)
             if where == "env" and stores:
                 _storage(params.dataset).check_spaces(
                     made.observation_space,
@@ -305,7 +312,7 @@ def _check_not_own(params: Config, root: Path, name: str) -> None:
                         )
 
 
-def _check_sb3(use: PolicyRef, params: Config) -> None:
+def _check_sb3(use: PolicyRef) -> None:
     if use.settings.target != "minari_pipe.policies.SB3Policy":
         return
     checkpoint = "checkpoint" in use.settings.sources
@@ -315,20 +322,39 @@ def _check_sb3(use: PolicyRef, params: Config) -> None:
             f"block{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
             f"{use.where}.train={{total_timesteps: N}}"
         )
-    from minari_pipe.policies.exploration import check_exploration
 
-    is_own = use.where == "policy"
-    settings = use.settings if is_own else use.settings.as_measured(params.ref_scores)
-    given = settings.arguments
-    try:
-        check_exploration(
-            str(settings.algorithm),
-            deterministic=bool(given.get("deterministic")),
-            exploration=given.get("exploration"),
-            action_noise=given.get("action_noise"),
+
+def _check_noise(use: PolicyRef, params: Config) -> None:
+    """Refuse wrong noise, and sampling without any: no noise, and no distribution."""
+    from minari_pipe.policies.algorithms import find_algorithm
+
+    if (values := use.settings.arguments.get("noise")) is not None:
+        Noise.of(values, f"{use.where}.noise")
+    settings = _acting(use, params)
+    noise = settings.noise
+    if noise is not None and noise.keep_clean_action:
+        collect = params.collect
+        if use.where == "policy" and not (collect.record_infos or collect.record_state):
+            raise ConfigError(
+                f"{use.where}.noise.keep_clean_action is recorded with the infos; set "
+                "collect.record_infos: true"
+            )
+    if settings.target != "minari_pipe.policies.SB3Policy":
+        return
+    algorithm = find_algorithm(str(settings.algorithm))
+    sampled = settings.arguments.get("deterministic") is False
+    if sampled and noise is None and not algorithm.samples:
+        example = "epsilon, scale: 0.05" if algorithm.head == "values" else "gaussian, scale: 0.1"
+        raise ConfigError(
+            f"{use.where}: deterministic=false: {settings.algorithm} has no distribution to sample "
+            f"from; set noise: {{kind: {example}}}"
         )
-    except ConfigError as exc:
-        raise ConfigError(f"{use.where}: {exc}") from exc
+
+
+def _acting(use: PolicyRef, params: Config) -> PolicySettings:
+    """Return a policy as it acts: an expert is usually measured without noise."""
+    is_own = use.where == "policy"
+    return use.settings if is_own else use.settings.as_measured(params.ref_scores)
 
 
 def code_files(params: Params, stage: str, root: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def make_policy(
     arguments = dict(settings.arguments)
     found = resolve(settings.target, registered_policies(), what=f"{where}._target_")
     train = settings.train
-    for key in ("train", *SOURCE_KEYS):
+    for key in ("train", "noise", *SOURCE_KEYS):
         arguments.pop(key, None)
     arguments |= {key: file_source(source, root) for key, source in settings.sources.items()}
     if train:
@@ -81,9 +81,14 @@ def make_policy(
             f"a plain callable, use policy=scripted and controller._target_"
         )
     try:
-        return found(**arguments)
+        policy = found(**arguments)
     except TypeError as exc:
         raise ConfigError(f"{where}: {exc}") from exc
+    if settings.noise is None:
+        return policy
+    from minari_pipe.policies.noisy import NoisyPolicy  # stages depend on what they import
+
+    return NoisyPolicy(policy, settings.noise)
 
 
 @dataclass(frozen=True)

@@ -423,11 +423,11 @@ def test_a_key_of_the_family_on_the_command_line_is_that_of_all_its_datasets(wor
         assert workspace.json("pipelines/pole/ref_scores.json") == before
 
 
-def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path, monkeypatch):
-    """That of DQN, which has none of its own; its checkpoints are measured without."""
+def test_the_noise_of_a_policy_is_each_dataset_s_own(tmp_path, monkeypatch):
+    """The checkpoints are measured without."""
     dqn = FAMILY.replace("ppo", "dqn").replace("n_steps: 64, batch_size: 64, n_epochs: 4, ", "")
     noisy = DATASET.format(kind="medium", collect=AMOUNT)
-    noisy += "policy: {deterministic: false, exploration: 0.2}\n"
+    noisy += "policy: {noise: {kind: epsilon, scale: 0.2}}\n"
     folder = make_workspace(tmp_path, noisy=noisy, random=DATASETS["random"])
     (folder / "conf" / "family").mkdir()
     (folder / "conf" / "family" / "pole.yaml").write_text(dqn)
@@ -439,10 +439,8 @@ def test_the_noise_that_a_policy_is_sampled_with_is_each_dataset_s_own(tmp_path,
         check_family(name, params[name], [], folder)
     shared = family_params(params["noisy"])
     assert shared == family_params(params["random"])
-    measured = shared.policy.as_measured(shared.ref_scores).arguments
-    assert measured["deterministic"] is True
-    assert measured["exploration"] is None
-    own = ["policy.deterministic=false", "policy.exploration=0.2", "policy.action_noise=[0.1]"]
+    assert (shared.policy.noise, params["noisy"].policy.noise.scale) == (None, 0.2)
+    own = ["policy.deterministic=false", "policy.noise={}", "policy.noise.scale=0.2"]
     assert divided(own) == (own, [])
 
 

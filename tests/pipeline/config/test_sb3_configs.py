@@ -14,6 +14,8 @@ from minari_pipe.pipeline.config.schema import RANDOM
 from minari_pipe.pipeline.config.validate_config import prepare
 
 TRAIN = "policy.train.hyperparameters={}"
+EPSILON = "{kind: epsilon, scale: 0.1}"
+KEPT = "{kind: epsilon, scale: 0.1, keep_clean_action: true}"
 
 
 def prepared(root, *overrides: str) -> dict:
@@ -23,35 +25,39 @@ def prepared(root, *overrides: str) -> dict:
     return prepare(composed.name, composed.config, None, root)[0]
 
 
-def test_dqn_that_explores_is_measured_without_exploring(tmp_path):
-    dqn = ["policy.algorithm=dqn", "policy.deterministic=false", "policy.exploration=0.1"]
-    params = prepared(tmp_path, *dqn)
-    assert params.policy.arguments["exploration"] == 0.1
+def test_a_noisy_policy_is_measured_without_noise(tmp_path):
+    noise = {"kind": "epsilon", "scale": 0.1}
+    params = prepared(tmp_path, "policy.algorithm=dqn", f"policy.noise={EPSILON}")
     expert, scores = params.ref_scores.expert, params.ref_scores
-    assert expert.arguments["exploration"] == 0.1
-    measured = expert.as_measured(scores).arguments
-    assert (measured["exploration"], measured["deterministic"]) == (None, True)
+    assert params.policy.arguments["noise"] == expert.arguments["noise"] == noise
+    measured = expert.as_measured(scores)
+    assert (measured.noise, measured.arguments["deterministic"]) == (None, True)
     sampled = expert.as_measured(replace(scores, deterministic=False)).arguments
-    assert (sampled["exploration"], sampled["deterministic"]) == (0.1, False)
+    assert (sampled["noise"], sampled["deterministic"]) == (noise, False)
     assert RANDOM.as_measured(scores) == RANDOM
+
+
+def test_a_policy_without_noise_has_the_values_that_it_had_before_there_was_noise(tmp_path):
+    assert "noise" not in prepared(tmp_path).policy.values
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["policy.algorithm=dqn", "policy.deterministic=false"], "dqn has no .*; set exploration"),
-        (["policy.algorithm=dqn", "policy.exploration=0.1"], "has no effect with deterministic"),
         (
-            ["policy.algorithm=ppo", "policy.action_noise=[0.1]"],
-            "is not for ppo, only for td3, ddpg",
+            ["policy.algorithm=dqn", "policy.deterministic=false"],
+            "policy: .*dqn has no distribution .*; set noise: {kind: epsilon, scale: 0.05}",
         ),
+        (["policy.noise={kind: gaussian, scale: 0.1}"], "needs a Box of floats .* Discrete"),
+        ([f"policy.noise={KEPT}"], "policy.noise.keep_clean_action .* collect.record_infos: true"),
+        (["policy.noise={kind: epsilom, scale: 1}"], "policy.noise.kind .* mean 'epsilon'"),
         (["policy.algorithm=tqc"], "algorithm 'tqc' is not supported"),
         (
             ["policy.algorithm=dqn", "ref_scores.deterministic=false"],
             "ref_scores.expert: deterministic=false: dqn has no distribution",
         ),
     ],
-    ids=["no exploration", "no effect", "not td3", "unsupported", "expert"],
+    ids=["no noise", "discrete", "no infos", "no kind", "unsupported", "expert"],
 )
 def test_noise_that_does_not_fit_is_refused_before_anything_runs(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):

@@ -233,6 +233,7 @@ def made_by(engine: Engine, folder: Path, name: str, policy: str, checkpoint: Pa
             "policy_kwargs": {},
             "checkpoint": {"path": str(checkpoint)},
             "deterministic": policy == "td3",
+            "noise": {"kind": "epsilon" if policy == "ppo" else "ornstein_uhlenbeck", "scale": 0.2},
         }
     for made in ("episodes", "dataset"):
         (folder / made).mkdir(parents=True)

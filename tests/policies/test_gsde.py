@@ -1,4 +1,4 @@
-"""Noise that is not a distribution at every step: gSDE, DQN's exploration, TD3's action noise."""
+"""gSDE: noise that depends on the state, by a matrix that an episode keeps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.policies.base import RowError
 from minari_pipe.policies.evaluation import evaluate
-from minari_pipe.policies.exploration import check_exploration
 from minari_pipe.policies.sb3 import SB3Policy
-from tests.support.sb3_models import ACTIONS, VECTOR, Lasting, samples, untrained, widened
+from tests.support.sb3_models import ACTIONS, VECTOR, Lasting, untrained, widened
 
 torch = pytest.importorskip("torch")
 
@@ -144,121 +143,11 @@ def test_a_gsde_checkpoint_that_the_config_describes_otherwise(tmp_path, written
         acting(tmp_path / "m.zip", "ppo", ACTIONS["box"], **given)
 
 
-# DQN
-
-
 @pytest.fixture(scope="module")
 def dqn(tmp_path_factory):
-    model = widened(untrained("dqn", VECTOR, spaces.Discrete(4)))
     path = tmp_path_factory.mktemp("dqn") / "m.zip"
-    model.save(path)
-    return model, path
-
-
-@pytest.mark.parametrize("exploration", [0, 0.3, 1.0])
-def test_dqn_explores_in_the_share_that_is_asked_for(dqn, exploration):
-    model, path = dqn
-    policy = acting(path, "dqn", spaces.Discrete(4), n_envs=8, exploration=exploration)
-    actions = samples(policy, observation(), 2000)
-    greedy = int(model.predict(observation(), deterministic=True)[0])
-    expected = np.full(4, exploration / 4)
-    expected[greedy] += 1 - exploration
-    assert np.allclose(np.bincount(actions, minlength=4) / 2000, expected, atol=0.05)
-    if exploration == 0:
-        assert set(actions.tolist()) == {greedy}
-
-
-def test_every_row_throws_its_own_coin(dqn):
-    policy = acting(dqn[1], "dqn", spaces.Discrete(4), n_envs=3, exploration=0.5)
-
-    def act(seeds):
-        for row, seed in enumerate(seeds):
-            policy.start(row, seed, np.random.default_rng(seed))
-        seen = [observation()] * len(seeds)
-        steps = [policy.act(seen, range(len(seeds))) for _ in range(40)]
-        return np.array(steps).T.tolist()
-
-    together = act([5, 6, 7])
-    assert len({tuple(row) for row in together}) == 3
-    assert act([7])[0] == together[2]
-    assert act([6, 6, 5]) == [together[1], together[1], together[0]]
-
-
-# TD3 and DDPG
-
-
-@pytest.mark.parametrize("space", ["box", "box64"])
-@pytest.mark.parametrize("algorithm", ["td3", "ddpg"])
-def test_action_noise_is_added_as_sb3_adds_it_while_it_collects(algorithm, space, tmp_path):
-    model = widened(untrained(algorithm, VECTOR, ACTIONS[space]))
-    model.save(tmp_path / "m.zip")
-    size = ACTIONS[space].shape[0]
-    std = [0.1 * (i + 1) for i in range(size)]
-    policy = acting(tmp_path / "m.zip", algorithm, ACTIONS[space], action_noise=std)
-    policy.start(0, 0, np.random.default_rng(4))
-    rng = np.random.default_rng(4)
-    for step in range(20):
-        model._last_obs = observation(step)[None]
-        noise = std * rng.standard_normal(size)
-        expected, _ = model._sample_action(0, action_noise=lambda noise=noise: noise)
-        (action,) = policy.act([observation(step)], [0])
-        np.testing.assert_allclose(action, expected[0], rtol=1e-4, atol=1e-5)
-        assert ACTIONS[space].contains(action.astype(ACTIONS[space].dtype))
-
-
-def test_action_noise_is_in_units_of_scaled_actions(tmp_path):
-    space = spaces.Box(np.array([-100.0, 0.0]), np.array([100.0, 4.0]), dtype=np.float64)
-    model = untrained("td3", VECTOR, space)
-    model.save(tmp_path / "m.zip")
-    policy = acting(tmp_path / "m.zip", "td3", space, n_envs=8, action_noise=0.1)
-    actions = samples(policy, observation(), 2000)
-    mode, _ = model.predict(observation(), deterministic=True)
-    assert np.allclose(actions.mean(0), mode, atol=[1.5, 0.03])
-    assert np.allclose(actions.std(0), [10.0, 0.2], rtol=0.1)
-
-
-def test_action_noise_of_another_length_is_named(tmp_path):
-    untrained("td3").save(tmp_path / "m.zip")
-    with pytest.raises(ConfigError, match="action_noise has 2 numbers, an action of .* has 5"):
-        acting(tmp_path / "m.zip", "td3", ACTIONS["box"], action_noise=[0.1, 0.1])
-
-
-# What does not fit
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "settings", "message"),
-    [
-        ("td3", {}, "td3 has no distribution to sample from; set action_noise: the standard dev"),
-        ("ddpg", {}, "ddpg has no distribution"),
-        ("dqn", {}, "dqn has no distribution to sample from; set exploration: the share of random"),
-        ("ppo", {"exploration": 0.1}, "is not for ppo, only for dqn; deterministic=false samples"),
-        ("sac", {"action_noise": 0.1}, "is not for sac, only for td3, ddpg"),
-        ("td3", {"exploration": 0.1}, "is not for td3, only for dqn; set action_noise"),
-        ("dqn", {"action_noise": 0.1}, "is not for dqn, only for td3, ddpg; set exploration"),
-        ("dqn", {"exploration": 1.1}, "exploration is 1.1; expected the share"),
-        ("dqn", {"exploration": -0.1}, "exploration is -0.1"),
-        ("dqn", {"exploration": float("nan")}, "exploration is nan"),
-        ("dqn", {"exploration": True}, "exploration is True"),
-        ("dqn", {"exploration": [0.1]}, "exploration is"),
-        ("td3", {"action_noise": -1}, "action_noise is -1; expected the standard"),
-        (
-            "td3",
-            {"action_noise": [0.1, "x"]},
-            "action_noise is .*or a list with one number for each",
-        ),
-        ("td3", {"action_noise": []}, "action_noise is"),
-        ("td3", {"action_noise": float("inf")}, "action_noise is inf"),
-        ("dqn", {"exploration": 0.1, "deterministic": True}, "no effect with deterministic=true"),
-        ("td3", {"action_noise": 0.1, "deterministic": True}, "set deterministic: false"),
-    ],
-)
-def test_noise_that_does_not_fit_is_refused_by_name(algorithm, settings, message):
-    settings = {"deterministic": False, **settings}
-    with pytest.raises(ConfigError, match=message):
-        check_exploration(algorithm, **settings)
-    with pytest.raises(ConfigError, match=message):
-        SB3Policy(algorithm=algorithm, checkpoint="x.zip", **settings)
+    widened(untrained("dqn", VECTOR, spaces.Discrete(4))).save(path)
+    return path
 
 
 # Values that are no numbers
@@ -283,7 +172,7 @@ class Broken(Lasting):
     ],
 )
 def test_an_observation_that_is_none_is_named_with_its_episode_and_step(dqn, kind, message):
-    policy = SB3Policy(algorithm="dqn", checkpoint=dqn[1])
+    policy = SB3Policy(algorithm="dqn", checkpoint=dqn)
 
     class Env(Broken):
         def step(self, action):

@@ -1,0 +1,132 @@
+"""Add noise to the actions of any policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.errors import ConfigError
+from minari_pipe.policies.base import Policy
+from minari_pipe.policies.noise import Noise
+from minari_pipe.policies.random import RandomPolicy
+
+FloatArray = npt.NDArray[np.float64]
+
+#: The key of the action without noise in the infos of a step.
+CLEAN_ACTION = "clean_action"
+
+
+class NoisyPolicy(Policy):
+    """Adds noise to the actions of another policy, or replaces some by random ones.
+
+    The noise of an episode comes from the episode's own generator, after what the policy itself
+    draws for the step. So it does not depend on the row, or on the other rows.
+    """
+
+    def __init__(self, policy: Policy, noise: Noise) -> None:
+        """Store the policy that acts, and the noise that is added."""
+        self._policy, self._noise = policy, noise
+        self._random = RandomPolicy()
+        self._rngs: dict[int, np.random.Generator] = {}
+        self._clean: dict[int, Any] = {}
+
+    @property
+    def records_infos(self) -> bool:
+        return self._noise.keep_clean_action
+
+    def bind(self, envs: Sequence[gym.Env]) -> None:
+        self._policy.bind(envs)
+        self._space = envs[0].action_space
+        if not self._noise.is_added:
+            self._random.bind(envs)
+            return
+        space, self._scale = scaled_space(self._noise, self._space)
+        self._low, self._high = space.low, space.high
+        self._units = np.zeros((len(envs), *space.shape))
+
+    def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any] | None:
+        options = self._policy.start(row, episode, rng)
+        self._rngs[row] = rng
+        if self._noise.is_added:
+            self._units[row] = 0.0
+        else:
+            self._random.start(row, episode, rng)
+        return options
+
+    def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
+        clean = self._policy.act(observations, rows)
+        self._clean.update(zip(rows, clean, strict=True))
+        noisy = self._added if self._noise.is_added else self._replaced
+        return [
+            None if action is None else noisy(action, observation, row)
+            for action, observation, row in zip(clean, observations, rows, strict=True)
+        ]
+
+    def infos(self, row: int) -> dict[str, Any]:
+        return {CLEAN_ACTION: self._clean[row]}
+
+    def finish(self, episode: int, buffer: EpisodeBuffer) -> dict[str, Any] | None:
+        return self._policy.finish(episode, buffer)
+
+    def n_episodes(self) -> int | None:
+        return self._policy.n_episodes()
+
+    def _added(self, action: Any, observation: Any, row: int) -> Any:
+        draw = _DRAWS[self._noise.kind]
+        self._units[row] = draw(self._noise, self._units[row], self._rngs[row])
+        noisy = np.asarray(action, np.float64) + self._scale * self._units[row]
+        return np.clip(noisy, self._low, self._high) if self._noise.clip else noisy
+
+    def _replaced(self, action: Any, observation: Any, row: int) -> Any:
+        if self._rngs[row].random() >= self._noise.scale:
+            return action
+        return self._random.act([observation], [row])[0]
+
+
+def scaled_space(noise: Noise, space: gym.Space) -> tuple[spaces.Box, FloatArray]:
+    """Return the space of the actions, and the scale of noise in it, shape ``space.shape`` or ().
+
+    Raises:
+        ConfigError: such noise cannot be added to actions of this space.
+    """
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        raise ConfigError(
+            f"{noise.kind} noise needs a Box of floats as action space, the environment has "
+            f"{space}; set policy.noise.kind: epsilon, for random actions"
+        )
+    scale = np.asarray(noise.scale, np.float64)
+    size = int(np.prod(space.shape))
+    if scale.shape not in ((), (size,)):
+        raise ConfigError(
+            f"policy.noise.scale has {len(scale)} numbers, an action of {space} has {size}; give "
+            "one number, or one for each dimension"
+        )
+    return space, scale.reshape(space.shape) if scale.shape else scale
+
+
+def _gaussian(noise: Noise, last: FloatArray, rng: np.random.Generator) -> FloatArray:
+    return rng.standard_normal(last.shape)
+
+
+def _uniform(noise: Noise, last: FloatArray, rng: np.random.Generator) -> FloatArray:
+    return rng.uniform(-1.0, 1.0, last.shape)
+
+
+def _ornstein_uhlenbeck(noise: Noise, last: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return the next value of the process, as ``OrnsteinUhlenbeckActionNoise`` of SB3 does."""
+    drawn = np.sqrt(noise.dt) * rng.standard_normal(last.shape)
+    return last - noise.theta * noise.dt * last + drawn
+
+
+#: The next noise of scale 1, by kind, from the last one of the episode.
+_DRAWS: dict[str, Callable[[Noise, FloatArray, np.random.Generator], FloatArray]] = {
+    "gaussian": _gaussian,
+    "uniform": _uniform,
+    "ornstein_uhlenbeck": _ornstein_uhlenbeck,
+}
