@@ -71,10 +71,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         _ANY_ACTION,
         recurrent=True,
     ),
+    "tqc": Algorithm("sb3_contrib.tqc.tqc:TQC", "squashed", ("Box",)),
 }
 
 #: Other algorithms of Stable-Baselines3 and sb3-contrib, which are rejected by name.
-_NOT_SUPPORTED = ("ars", "crossq", "her", "qrdqn", "tqc", "trpo")
+_NOT_SUPPORTED = ("ars", "crossq", "her", "qrdqn", "trpo")
 
 #: Names for ``policy_kwargs.activation_fn``, with their classes in ``torch.nn``.
 ACTIVATIONS = {

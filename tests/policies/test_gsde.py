@@ -41,6 +41,7 @@ GSDE = {
     "ppo, no layers": ("ppo", WIDE, {"net_arch": []}),
     "sac": ("sac", ACTIONS["box64"], {}),
     "sac, unclipped mean": ("sac", ACTIONS["box"], {"clip_mean": 0.0, "use_expln": True}),
+    "tqc": ("tqc", ACTIONS["box"], {}),
     "recurrent_ppo": ("recurrent_ppo", WIDE, {"lstm_hidden_size": 16}),
 }
 

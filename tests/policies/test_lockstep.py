@@ -32,6 +32,8 @@ FAMILIES = {
     "dqn": ("dqn", VECTOR, "discrete", {}, {"kind": "epsilon", "scale": 0.4}),
     "td3": ("td3", VECTOR, "box", {}, {"kind": "gaussian", "scale": 0.3}),
     "ddpg": ("ddpg", TABLE, "box64", {}, {"kind": "ornstein_uhlenbeck", "scale": [0.3, 0.0]}),
+    "tqc": ("tqc", TABLE, "box64", {}, {}),
+    "gsde tqc": ("tqc", VECTOR, "box", SDE, {}),
     "masked": ("maskable_ppo", VECTOR, "discrete", {}, {}),
     "masked several": ("maskable_ppo", TABLE, "several", {}, {}),
     "masked switches": ("maskable_ppo", VECTOR, "switches", {}, {}),

@@ -33,12 +33,14 @@ CASES = [
     ("a2c", VECTOR, "discrete", "MlpPolicy"),
     ("sac", VECTOR, "box", "MlpPolicy"),
     ("sac", MIXED, "box64", "MultiInputPolicy"),
+    ("tqc", VECTOR, "box", "MlpPolicy"),
+    ("tqc", MIXED, "box64", "MultiInputPolicy"),
     ("td3", VECTOR, "box", "MlpPolicy"),
     ("ddpg", VECTOR, "box64", "MlpPolicy"),
     ("dqn", VECTOR, "discrete", "MlpPolicy"),
     ("dqn", spaces.MultiDiscrete([3, 4]), "discrete", "MlpPolicy"),
 ]
-SAMPLED = [case for case in CASES if case[0] in ("ppo", "a2c", "sac")]
+SAMPLED = [case for case in CASES if case[0] in ("ppo", "a2c", "sac", "tqc")]
 
 
 def named(case) -> str:
@@ -211,13 +213,13 @@ def test_discrete_samples_have_the_policys_frequencies(case, models):
         assert np.allclose(counts, part.probs.numpy()[0], atol=0.05)
 
 
-def test_squashed_samples_stay_inside_and_vary(models):
-    case = CASES[6]
+@pytest.mark.parametrize("case", [c for c in CASES if c[0] in ("sac", "tqc")], ids=named)
+def test_squashed_samples_stay_inside_and_vary(case, models):
     policy = policy_of(case, models(case)[1], n_envs=1, deterministic=False)
     policy.start(0, 0, np.random.default_rng(0))
     observation = observations(case, 1)
     samples = np.array([policy.act(observation, [0])[0] for _ in range(200)])
-    assert all(ACTIONS["box"].contains(s) for s in samples)
+    assert all(ACTIONS[case[2]].contains(s) for s in samples)
     assert (samples.std(0) > 0.01).all()
 
 

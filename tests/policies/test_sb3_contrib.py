@@ -349,7 +349,7 @@ def test_the_version_of_sb3_contrib_belongs_to_what_it_makes():
         assert all(map(importlib.metadata.version, find_algorithm(name).distributions))
 
 
-@pytest.mark.parametrize("name", ["tqc", "TQC", "qrdqn", "QR-DQN", "trpo", "CrossQ", "ars", "her"])
+@pytest.mark.parametrize("name", ["qrdqn", "QR-DQN", "trpo", "CrossQ", "ars", "her"])
 def test_other_algorithms_are_refused_by_name(name):
     with pytest.raises(ConfigError, match=f"algorithm '{name}' is not supported.*Known: ppo, a2c"):
         SB3Policy(algorithm=name, checkpoint="x.zip")
@@ -357,7 +357,12 @@ def test_other_algorithms_are_refused_by_name(name):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("PPO", "ppo"), ("MaskablePPO", "maskable_ppo"), ("RecurrentPPO", "recurrent_ppo")],
+    [
+        ("PPO", "ppo"),
+        ("MaskablePPO", "maskable_ppo"),
+        ("RecurrentPPO", "recurrent_ppo"),
+        ("TQC", "tqc"),
+    ],
 )
 def test_the_names_of_classes_lead_to_those_of_configs(name, meant):
     with pytest.raises(ConfigError, match=f"unknown algorithm '{name}'. Did you mean '{meant}'?"):

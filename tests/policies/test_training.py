@@ -28,6 +28,7 @@ FAST = {
     "ppo": {"n_steps": 16, "batch_size": 16, "n_epochs": 1},
     "a2c": {},
     "sac": {"buffer_size": 100, "learning_starts": 10, "batch_size": 8},
+    "tqc": {"buffer_size": 100, "learning_starts": 10, "batch_size": 8},
     "td3": {"buffer_size": 100, "learning_starts": 10, "batch_size": 8, "action_noise": 0.1},
     "ddpg": {"buffer_size": 100, "learning_starts": 10, "train_freq": [1, "episode"]},
     "dqn": {"buffer_size": 100, "learning_starts": 10, "batch_size": 8},

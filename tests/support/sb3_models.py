@@ -102,9 +102,9 @@ def untrained(
     import sb3_contrib
     import stable_baselines3
 
-    if algorithm in ("sac", "td3", "ddpg", "dqn"):
+    if algorithm in ("sac", "td3", "ddpg", "dqn", "tqc"):
         kwargs.setdefault("buffer_size", 50)
-    contrib = {"maskable_ppo": "MaskablePPO", "recurrent_ppo": "RecurrentPPO"}
+    contrib = {"maskable_ppo": "MaskablePPO", "recurrent_ppo": "RecurrentPPO", "tqc": "TQC"}
     library = sb3_contrib if algorithm in contrib else stable_baselines3
     cls = getattr(library, contrib.get(algorithm, algorithm.upper()))
     if algorithm == "recurrent_ppo":

@@ -51,7 +51,7 @@ def test_a_policy_without_noise_has_the_values_that_it_had_before_there_was_nois
         (["policy.noise={kind: gaussian, scale: 0.1}"], "needs a Box of floats .* Discrete"),
         ([f"policy.noise={KEPT}"], "policy.noise.keep_clean_action .* collect.record_infos: true"),
         (["policy.noise={kind: epsilom, scale: 1}"], "policy.noise.kind .* mean 'epsilon'"),
-        (["policy.algorithm=tqc"], "algorithm 'tqc' is not supported"),
+        (["policy.algorithm=trpo"], "algorithm 'trpo' is not supported"),
         (
             ["policy.algorithm=dqn", "ref_scores.deterministic=false"],
             "ref_scores.expert: deterministic=false: dqn has no distribution",
