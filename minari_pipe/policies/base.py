@@ -69,6 +69,14 @@ class Policy(ABC):
         return None
 
     @property
+    def takes_infos(self) -> bool:
+        """Whether :meth:`see` needs the infos of the environments."""
+        return False
+
+    def see(self, row: int, info: dict[str, Any]) -> None:  # noqa: B027 - most need none
+        """Receive the info of the reset or the step that ``row`` has just made."""
+
+    @property
     def records_infos(self) -> bool:
         """Whether :meth:`infos` has something to record."""
         return False

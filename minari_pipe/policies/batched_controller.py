@@ -39,10 +39,19 @@ class BatchedController:
             name: its name in messages.
             kwargs: its own parameters.
             is_class: whether it is a class.
-            supplied: the parameters among ``rngs`` and ``envs`` (class: ``envs``) that it takes.
+            supplied: the parameters among ``rngs``, ``infos`` and ``envs`` (class: ``envs``) that
+                it takes.
         """
         self._controller, self._name, self._kwargs = controller, name, kwargs
         self._is_class, self._supplied = is_class, supplied
+        takes = call_signature(controller).parameters if is_class else supplied
+        offered = ("rngs", "infos") if is_class else ("rngs", "infos", "envs")
+        self._call_takes = tuple(name for name in offered if name in takes)
+
+    @property
+    def takes_infos(self) -> bool:
+        """Whether it takes the infos of the rows."""
+        return "infos" in self._call_takes
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
         """Receive the environments of a block, and create the instance of a class for them."""
@@ -54,14 +63,11 @@ class BatchedController:
         zeros(self._space, self._n_rows)  # raises early if observations cannot be stacked
         self._reset: Callable[..., Any] | None = None
         if not self._is_class:
-            self._call, self._call_takes = self._controller, tuple(self._supplied)
-            self._call_kwargs = dict(self._kwargs)
+            self._call, self._call_kwargs = self._controller, dict(self._kwargs)
             return
         extras = {"envs": self._envs} if "envs" in self._supplied else {}
         self._call = self._controller(**self._kwargs, **extras)
         self._call_kwargs = {}
-        takes = call_signature(self._call).parameters
-        self._call_takes = tuple(n for n in ("rngs",) if n in takes)
         self._reset = getattr(self._call, "reset", None)
 
     def start(self, row: int, rng: np.random.Generator) -> None:
@@ -72,15 +78,18 @@ class BatchedController:
             takes = inspect.signature(self._reset).parameters
             self._reset(**{name: offered[name] for name in offered if name in takes})
 
-    def __call__(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-        """Return the actions of ``rows``.
+    def __call__(
+        self, observations: Sequence[Any], rows: Sequence[int], infos: Sequence[dict[str, Any]]
+    ) -> list[Any]:
+        """Return the actions of ``rows``, given their observations and the infos of all rows.
 
         Raises:
             ConfigError: the controller did not return one action for each row.
         """
         batch = zeros(self._space, self._n_rows)
         fill(batch, observations, rows)
-        offered = {"rngs": list(self._rngs), "envs": self._envs}
+        seen = [infos[row] if row in rows else {} for row in range(self._n_rows)]
+        offered = {"rngs": list(self._rngs), "infos": seen, "envs": self._envs}
         extras = {name: offered[name] for name in self._call_takes}
         actions = self._split(self._call(**{PARAMETER: batch}, **self._call_kwargs, **extras))
         return [actions[row] for row in rows]

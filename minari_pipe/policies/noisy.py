@@ -37,6 +37,13 @@ class NoisyPolicy(Policy):
         self._clean: dict[int, Any] = {}
 
     @property
+    def takes_infos(self) -> bool:
+        return self._policy.takes_infos
+
+    def see(self, row: int, info: dict[str, Any]) -> None:
+        self._policy.see(row, info)
+
+    @property
     def records_infos(self) -> bool:
         return self._noise.keep_clean_action
 

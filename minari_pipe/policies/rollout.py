@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
@@ -68,6 +69,10 @@ class _Row(Generic[T]):
     action_space: gym.Space
     """Action space of ``env``, kept because wrappers would look it up again at every step."""
     sink: EpisodeSink[T]
+    see: Callable[[dict[str, Any]], None] | None
+    """Shows each info to the policy, if it takes them."""
+    own_infos: Callable[[], dict[str, Any]] | None
+    """Returns what the policy has recorded in the infos of the last step, if anything."""
     episode: int = -1
     observation: Any = None
     n_steps: int = 0
@@ -101,9 +106,11 @@ def run_lockstep(
     """
     rows: list[_Row[T]] = []
     try:
-        for _ in range(n_envs):
+        for index in range(n_envs):
             env = make_env()
-            rows.append(_Row(env, env.action_space, make_sink(env)))
+            see = partial(policy.see, index) if policy.takes_infos else None
+            own_infos = partial(policy.infos, index) if policy.records_infos else None
+            rows.append(_Row(env, env.action_space, make_sink(env), see, own_infos))
             require_time_limit(env)
         policy.bind([row.env for row in rows])
         yield from _lockstep(rows, policy, episodes, seed, on_step)
@@ -119,7 +126,6 @@ def _lockstep(
     seed: int,
     on_step: Callable[[int], None],
 ) -> Iterator[T]:
-    own_infos = policy.infos if policy.records_infos else None
     waiting = iter(episodes)
     finished: dict[int, T] = {}
     due = iter(episodes)
@@ -137,6 +143,8 @@ def _lockstep(
             # Pass a copy, because an environment may modify the options that it receives.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             row.sink.start(row.observation, info, seed=reset_seed, options=options)
+            if row.see is not None:
+                row.see(info)
         except _PASSED:
             raise
         except BaseException as exc:
@@ -161,7 +169,7 @@ def _lockstep(
         try:
             for index, action in zip(active, actions, strict=True):
                 row = rows[index]
-                if _step(row, action, own_infos and own_infos(index)):
+                if _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
         except _PASSED:
@@ -177,14 +185,8 @@ def _lockstep(
             active = [index for index in active if index not in stopped]
 
 
-def _step(row: _Row, action: Any, own_infos: dict[str, Any] | None = None) -> bool:
-    """Step one environment; return whether its episode ended.
-
-    Args:
-        row: the environment.
-        action: the action, or ``None`` to end the episode.
-        own_infos: infos of the policy, to record beside those of the environment.
-    """
+def _step(row: _Row, action: Any) -> bool:
+    """Step one environment; return whether its episode ended."""
     if action is None:
         if row.n_steps == 0:
             raise InvalidEpisodeError("the policy returned no action for the first step")
@@ -193,16 +195,22 @@ def _step(row: _Row, action: Any, own_infos: dict[str, Any] | None = None) -> bo
     action = element(row.action_space, action)
     # Pass a copy, because an environment may modify the array that it receives.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
-    if own_infos is not None:
-        if both := own_infos.keys() & info.keys():
-            raise ConfigError(
-                f"the infos of the environment and those of the policy both have {both.pop()!r}; "
-                "set policy.noise.keep_clean_action: false"
-            )
-        info = {**info, **own_infos}
-    row.sink.step(action, row.observation, reward, terminated, truncated, info)
+    recorded = info if row.own_infos is None else _with_own(info, row.own_infos())
+    row.sink.step(action, row.observation, reward, terminated, truncated, recorded)
+    if row.see is not None:
+        row.see(info)
     row.n_steps += 1
     return bool(terminated or truncated)
+
+
+def _with_own(info: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the infos of a step of the environment and of the policy."""
+    if both := own.keys() & info.keys():
+        raise ConfigError(
+            f"the infos of the environment and those of the policy both have {both.pop()!r}; set "
+            "policy.noise.keep_clean_action: false"
+        )
+    return {**info, **own}
 
 
 def _named(exc: BaseException, rows: Sequence[_Row], who: str = "") -> Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -33,21 +33,26 @@ class ScriptedPolicy(Policy):
     other receives one. With **one observation**, a controller is:
 
     - A **function** ``fn(observation, **kwargs)``. It also receives the episode's generator if it
-      has a parameter ``rng``, and the environment that it acts in if it has a parameter ``env``.
+      has a parameter ``rng``, the environment that it acts in if it has a parameter ``env``, and
+      the info of the last reset or step if it has a parameter ``info``.
     - A **class**, called as ``cls(**kwargs)``, or ``cls(env=env, **kwargs)`` if it has a parameter
-      ``env``; its instances are called with the observation. With a method ``reset()`` or
-      ``reset(rng)`` there is one instance for each environment, reset at the start of every
-      episode; without it, every episode gets a new instance, so that no state carries over.
+      ``env``; its instances are called with the observation, and with ``info`` if they take it.
+      With a method ``reset()`` or ``reset(rng)`` there is one instance for each environment, reset
+      at the start of every episode; without it, every episode gets a new instance, so that no
+      state carries over, whose parameter ``rng`` is the episode's generator. Either comes after
+      the reset of the environment, in which it can look up a goal.
 
     A **batch** is an array of shape ``(B, ...)``, or a dict or tuple of such arrays if the space is
     one. The controller returns ``B`` actions (an array, a PyTorch tensor, a list, or a dict of
     these for a Dict space). ``B`` is the number of environments padded to a multiple of 8, even for
     one; rows without an episode hold zeros, and their actions are discarded. A controller is:
 
-    - A **function** ``fn(observations, **kwargs)``. If it has parameters ``rngs`` and ``envs``, it
-      also receives the ``B`` generators of the rows' episodes and the environments.
+    - A **function** ``fn(observations, **kwargs)``. If it has parameters ``rngs``, ``infos`` and
+      ``envs``, it also receives the ``B`` generators of the rows' episodes, the ``B`` infos, which
+      are empty in rows without an episode, and the environments.
     - A **class**, called once for each block as ``cls(**kwargs)`` or ``cls(envs=envs, **kwargs)``;
-      its instance is called like the function, with ``rngs`` if it takes them. ``reset(row)`` or
+      its instance is called like the function, with ``rngs`` and ``infos`` if it takes them.
+      ``reset(row)`` or
       ``reset(row, rng)`` is called at the start of every episode; a class without it must keep no
       state between calls. PyTorch modules are such classes; the parameters are those of
       ``forward``.
@@ -86,8 +91,8 @@ class ScriptedPolicy(Policy):
             )
         self._controller = controller
         self._batched: BatchedController | None = None
-        if _takes_batch(controller):
-            offered = {"envs"} if self._is_class else {"envs", "rngs"}
+        if _takes(controller, PARAMETER):
+            offered = {"envs"} if self._is_class else {"envs", "infos", "rngs"}
             supplied = _check_signature(
                 controller, self._name, self._kwargs, offered, self._is_class, {PARAMETER: None}
             )
@@ -95,16 +100,32 @@ class ScriptedPolicy(Policy):
                 controller, self._name, self._kwargs, is_class=self._is_class, supplied=supplied
             )
         else:
-            offered = {"env"} if self._is_class else {"env", "rng"}
+            offered = {"env", "info", "rng"}
+            if self._is_class:  # its instances may outlive the first episode's generator
+                offered = {"env"} if hasattr(controller, "reset") else {"env", "rng"}
             self._supplied = _check_signature(
                 controller, self._name, self._kwargs, offered, self._is_class
             )
+            self._told = ("info",) if self._is_class and _takes(controller, "info") else ()
         self._envs: Sequence[gym.Env] = ()
         self._rngs: list[np.random.Generator | None] = []
+        self._infos: list[dict[str, Any]] = []
         self._calls: list[Controller | None] = []
+        self._starting: set[int] = set()
+        """Rows whose controller has not seen the episode yet."""
+
+    @property
+    def takes_infos(self) -> bool:
+        if self._batched is not None:
+            return self._batched.takes_infos
+        return "info" in (*self._supplied, *self._told)
+
+    def see(self, row: int, info: dict[str, Any]) -> None:
+        self._infos[row] = info
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
         self._envs = envs
+        self._infos = [{} for _ in envs]
         if self._batched is not None:
             self._batched.bind(envs)
             return
@@ -116,33 +137,41 @@ class ScriptedPolicy(Policy):
             self._batched.start(row, rng)
             return
         self._rngs[row] = rng
-        if not self._is_class:
-            return
-        if self._calls[row] is None or not hasattr(self._calls[row], "reset"):
-            self._calls[row] = self._controller(**self._kwargs, **self._extras(row))
-            if not callable(self._calls[row]):
-                raise ConfigError(f"controller {self._name!r} has no __call__(observation)")
-        reset = getattr(self._calls[row], "reset", None)
-        if reset is not None:
-            reset(**({"rng": rng} if "rng" in inspect.signature(reset).parameters else {}))
+        if self._is_class:
+            self._starting.add(row)
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
         # A controller may run a network, whose low bits depend on the number of threads.
         with one_torch_thread() if "torch" in sys.modules else nullcontext():
             if self._batched is not None:
-                actions = self._batched(observations, rows)
+                actions = self._batched(observations, rows, self._infos)
             else:
                 pairs = zip(observations, rows, strict=True)
                 actions = [self._one(observation, row) for observation, row in pairs]
         return [self._checked(a, row) for a, row in zip(actions, rows, strict=True)]
 
-    def _one(self, observation: Any, row: int) -> Any:
+    def _begin(self, row: int) -> None:
+        """Make or reset the instance of a row for its new episode."""
         call = self._calls[row]
-        assert call is not None, "start() comes before act()"
+        if call is None or not hasattr(call, "reset"):
+            call = self._controller(**self._kwargs, **self._extras(row, self._supplied))
+            if not callable(call):
+                raise ConfigError(f"controller {self._name!r} has no __call__(observation)")
+            self._calls[row] = call
+        reset = getattr(call, "reset", None)
+        if reset is not None:
+            reset(**self._extras(row, {"rng"} & inspect.signature(reset).parameters.keys()))
+
+    def _one(self, observation: Any, row: int) -> Any:
         try:
+            if row in self._starting:
+                self._begin(row)
+                self._starting.discard(row)
+            call = self._calls[row]
+            assert call is not None, "start() comes before act()"
             if self._is_class:
-                return call(observation)
-            return call(observation, **self._kwargs, **self._extras(row))
+                return call(observation, **self._extras(row, self._told))
+            return call(observation, **self._kwargs, **self._extras(row, self._supplied))
         except MinariPipeError:
             raise
         except Exception as exc:
@@ -167,14 +196,14 @@ class ScriptedPolicy(Policy):
             )
         return cast
 
-    def _extras(self, row: int) -> dict[str, Any]:
-        offered = {"env": self._envs[row], "rng": self._rngs[row]}
-        return {name: offered[name] for name in self._supplied}
+    def _extras(self, row: int, names: Collection[str]) -> dict[str, Any]:
+        offered = {"env": self._envs[row], "info": self._infos[row], "rng": self._rngs[row]}
+        return {name: offered[name] for name in names}
 
 
-def _takes_batch(controller: Controller) -> bool:
+def _takes(controller: Controller, name: str) -> bool:
     try:
-        return PARAMETER in call_signature(controller).parameters
+        return name in call_signature(controller).parameters
     except (TypeError, ValueError):  # some builtins have no signature
         return False
 

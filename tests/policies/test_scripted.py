@@ -8,9 +8,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from minari_pipe.errors import ConfigError
-from minari_pipe.policies.base import RowError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.controllers import PointMazeWaypoints, next_cells
+from minari_pipe.policies.noise import Noise
+from minari_pipe.policies.noisy import NoisyPolicy
+from minari_pipe.policies.rollout import run_episodes
 from minari_pipe.policies.scripted import ScriptedPolicy
 from tests.conftest import FULL, StepIndex
 
@@ -130,10 +133,112 @@ def test_a_class_gets_its_environment_and_the_generator_of_the_episode() -> None
 def test_every_block_makes_its_own_instances() -> None:
     policy = bound(Resettable)
     policy.start(0, 0, generator(0))
+    act(policy, [0])
     before = policy._calls[0]
     policy.bind([StepIndex()])
     policy.start(0, 1, generator(1))
+    act(policy, [0])
     assert policy._calls[0] is not before
+
+
+# --- infos, and what is there only after the reset ----------------------------------------------
+
+
+class Goal(gym.Env):
+    """Draws a goal at its reset, and tells it in the infos alone, with the number of the step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (1,), np.float64)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float64)
+    goal = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal, self.t = self.np_random.uniform(-1, 1), 0
+        return np.zeros(1), {"goal": self.goal, "t": 0}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1), 0.0, self.t > 3, False, {"goal": self.goal, "t": self.t}
+
+
+def by_info(observation: Any, info: dict) -> list[float]:
+    return [info["goal"] / (1 + info["t"])]
+
+
+class ByInfo:
+    def __call__(self, observation: Any, info: dict) -> list[float]:
+        return by_info(observation, info)
+
+
+class ByEnv:
+    """Looks up the goal once, when it is made."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self.goal, self.t = env.unwrapped.goal, 0
+
+    def __call__(self, observation: Any) -> list[float]:
+        self.t += 1
+        return [self.goal / self.t]
+
+
+class ByReset(ByEnv):
+    def __init__(self, env: gym.Env) -> None:
+        self.env = env
+
+    def reset(self) -> None:
+        super().__init__(self.env)
+
+
+def by_infos(observations: np.ndarray, infos: list[dict]) -> list[list[float]]:
+    assert len(infos) == len(observations) == 8
+    return [by_info(None, info) if info else [0.0] for info in infos]
+
+
+class ByInfos:
+    def __call__(self, observations: np.ndarray, infos: list[dict]) -> list[list[float]]:
+        return by_infos(observations, infos)
+
+
+WAYS = [by_info, ByInfo, ByEnv, ByReset, by_infos, ByInfos]
+
+
+@pytest.mark.parametrize("noise", [None, {"kind": "gaussian", "scale": 0.0}])
+@pytest.mark.parametrize("controller", WAYS, ids=[way.__name__ for way in WAYS])
+def test_a_controller_knows_what_the_reset_drew(controller: Any, noise: Any) -> None:
+    policy: Policy = ScriptedPolicy(controller)
+    if noise:
+        policy = NoisyPolicy(policy, Noise.of(noise, "noise"))
+    for episode in run_episodes(Goal, policy, range(5), seed=0, n_envs=2, record_infos=True):
+        infos = episode.infos
+        expected = infos["goal"][:-1] / (1 + infos["t"][:-1])
+        assert episode.actions.ravel().tolist() == expected.tolist()
+
+
+class Seeded:
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.action = rng.uniform(-1, 1, 2)
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        return self.action
+
+
+def test_a_class_without_reset_may_draw_when_it_is_made() -> None:
+    policy = bound(Seeded)
+    policy.start(0, 5, generator(5))
+    first = act(policy, [0])
+    policy.start(1, 5, generator(5))
+    policy.start(0, 6, generator(6))
+    assert act(policy, [1]) == first != act(policy, [0])
+
+
+def test_a_controller_that_cannot_be_made_for_an_episode_names_it() -> None:
+    class Failing(ByEnv):
+        def __init__(self, env: gym.Env) -> None:
+            raise AssertionError("no path to the goal")
+
+    message = "at episode 3, step 0: controller '.*Failing' raised AssertionError: no path"
+    with pytest.raises(InvalidEpisodeError, match=message):
+        list(run_episodes(Goal, ScriptedPolicy(Failing), [3], seed=0, n_envs=1))
 
 
 # --- what cannot be called ----------------------------------------------------------------------
@@ -204,8 +309,9 @@ def test_what_cannot_be_called_is_refused(
 
 def test_instances_must_be_callable() -> None:
     policy = bound(NotCallable)
+    policy.start(0, 0, generator(0))
     with pytest.raises(ConfigError, match="'NotCallable' has no __call__"):
-        policy.start(0, 0, generator(0))
+        act(policy, [0])
 
 
 # --- the waypoint controller --------------------------------------------------------------------
