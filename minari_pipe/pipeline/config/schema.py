@@ -27,6 +27,10 @@ SOURCE_KEYS = ("checkpoint", "normalize", "source")
 #: Keys of a policy's config that determine the checkpoint of its training.
 TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 
+#: Keys of a policy's config that are left out while they have these values, so that datasets made
+#: before the key existed keep the hash of their config.
+_UNSET = {"noise": None, "repeat": False}
+
 #: Marks a key that ``params.yaml`` omits while it has its default, so that datasets made before
 #: the key existed keep the hash of their config.
 _OMITTED = {"omitted": True}
@@ -186,8 +190,7 @@ class PolicySettings(OpenSettings):
         arguments = {
             str(key): value
             for key, value in values.items()
-            # Without noise, a policy has the hash that it had before there was noise.
-            if key != "_target_" and not (key == "noise" and value is None)
+            if key != "_target_" and (key not in _UNSET or value != _UNSET[key])
         }
         return cls(str(values["_target_"]), arguments)
 
@@ -459,6 +462,9 @@ class Mixture:
     _target_: str = MIXTURE
     parents: dict[str, float] = MISSING
     """Names of datasets in ``conf/dataset/``, each with its share of the steps."""
+    repeat: bool = False
+    """Take the episodes of a parent again, from its first, until they are its share of
+    ``collect.n_steps``."""
 
 
 @dataclass(frozen=True)

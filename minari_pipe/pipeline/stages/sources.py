@@ -113,11 +113,16 @@ class Mixture:
 
     The parents come in the order of the config. Each contributes the fewest episodes that have at
     least its share of ``n_steps``; without ``n_steps``, its share of the largest total for which
-    every parent has enough steps.
+    every parent has enough steps. With ``repeat``, a parent starts over where it has too few.
     """
 
     def __init__(
-        self, parents: dict[str, Path], shares: dict[str, Fraction], n_steps: int | None
+        self,
+        parents: dict[str, Path],
+        shares: dict[str, Fraction],
+        n_steps: int | None,
+        *,
+        repeat: bool = False,
     ) -> None:
         """Decide which episodes each parent contributes.
 
@@ -125,6 +130,7 @@ class Mixture:
             parents: folders of datasets, each with ``data/``, by the names used in messages.
             shares: shares of the steps, in the order of the mixture; their sum is 1.
             n_steps: minimum number of steps; ``None`` for as many as possible.
+            repeat: whether to take the episodes of a parent with too few steps again.
 
         Raises:
             ConfigError: the parents differ where they must not, or one has too few steps.
@@ -138,7 +144,7 @@ class Mixture:
             name: [int(e["total_steps"]) for e in s.get_episode_metadata(range(s.total_episodes))]
             for name, s in self._parents.items()
         }
-        self.taken = whole_episodes(lengths, shares, n_steps)
+        self.taken = whole_episodes(lengths, shares, n_steps, repeat=repeat)
 
     @classmethod
     def of(cls, run: StageRun) -> Mixture:
@@ -146,7 +152,8 @@ class Mixture:
         given = {parent.dataset: parent for parent in run.params.policy.parents}
         folders = {name: run.root / "datasets" / parent.id for name, parent in given.items()}
         shares = exact_shares({name: parent.share for name, parent in given.items()})
-        mixture = cls(folders, shares, run.config.collect.n_steps)
+        repeat = bool(run.params.policy.arguments.get("repeat"))
+        mixture = cls(folders, shares, run.config.collect.n_steps, repeat=repeat)
         total = sum(steps for _, steps in mixture.taken.values())
         rows = []
         for name, (n_episodes, steps) in mixture.taken.items():
@@ -156,26 +163,41 @@ class Mixture:
                     f"{folders[name]} has no {MANIFEST} of a published dataset; remove the "
                     f"folder and run the pipeline again"
                 )
-            rows.append(
-                {
-                    "id": given[name].id,
-                    "content_sha256": content["content_sha256"],
-                    "share": given[name].share,
-                    "episodes": n_episodes,
-                    "steps": steps,
-                }
+            row = {
+                "id": given[name].id,
+                "content_sha256": content["content_sha256"],
+                "share": given[name].share,
+                "episodes": n_episodes,
+                "steps": steps,
+            }
+            again = ""
+            if n_episodes > (distinct := mixture.total_episodes(name)):
+                row["distinct_episodes"] = distinct
+                again = f" (its {distinct}, taken again)"
+            rows.append(row)
+            run.say(
+                f"{given[name].id}: {n_episodes} episodes{again}, {steps / total:.1%} of the steps"
             )
-            run.say(f"{given[name].id}: {n_episodes} episodes, {steps / total:.1%} of the steps")
         write_atomic(run.folder / "parents.json", dump_json(rows))
         return mixture
 
+    def total_episodes(self, name: str) -> int:
+        """Return how many episodes a parent has."""
+        return int(self._parents[name].total_episodes)
+
     def episodes(self) -> Iterator[EpisodeBuffer]:
         for name, (n_episodes, _) in self.taken.items():
-            yield from self._parents[name].get_buffers(range(n_episodes))
+            total = self.total_episodes(name)
+            for first in range(0, n_episodes, total):
+                yield from self._parents[name].get_buffers(range(min(total, n_episodes - first)))
 
 
 def whole_episodes(
-    lengths: dict[str, list[int]], shares: dict[str, Fraction], n_steps: int | None
+    lengths: dict[str, list[int]],
+    shares: dict[str, Fraction],
+    n_steps: int | None,
+    *,
+    repeat: bool = False,
 ) -> dict[str, tuple[int, int]]:
     """Return the number of episodes, and of their steps, that each parent contributes.
 
@@ -185,6 +207,7 @@ def whole_episodes(
         lengths: number of steps of each episode, by parent.
         shares: shares of the steps; their sum is 1.
         n_steps: steps of the mixture; ``None`` for the most for which all parents have enough.
+        repeat: whether a parent with too few starts over.
 
     Raises:
         ConfigError: a parent has too few steps.
@@ -193,20 +216,22 @@ def whole_episodes(
         >>> half = {"medium": Fraction(1, 2), "expert": Fraction(1, 2)}
         >>> whole_episodes({"medium": [3, 3, 3], "expert": [10, 10]}, half, 8)
         {'medium': (2, 6), 'expert': (1, 10)}
+        >>> whole_episodes({"medium": [3, 3, 3], "expert": [10, 10]}, half, 24, repeat=True)
+        {'medium': (4, 12), 'expert': (2, 20)}
     """
     most = min(sum(lengths[name]) / share for name, share in shares.items())
     total = most if n_steps is None else Fraction(n_steps)
     taken = {}
     for name, share in shares.items():
         wanted, n_episodes, steps = share * total, 0, 0
-        while steps < wanted and n_episodes < len(lengths[name]):
-            steps += lengths[name][n_episodes]
+        while steps < wanted and (repeat or n_episodes < len(lengths[name])):
+            steps += lengths[name][n_episodes % len(lengths[name])]
             n_episodes += 1
         if steps < wanted:
             raise ConfigError(
                 f"policy.parents.{name} has {steps} steps, but its share {float(share):g} of "
                 f"collect.n_steps={n_steps} is {float(wanted):g}; collect.n_steps can be at most "
-                f"{int(most)}"
+                f"{int(most)}, or set policy.repeat: true to take its episodes again"
             )
         taken[name] = n_episodes, steps
     return taken

@@ -339,6 +339,22 @@ def test_a_mixture_has_the_first_episodes_of_its_parents_by_share_of_the_steps(m
     assert next(buffers, None) is None
 
 
+def test_a_mixture_may_take_the_episodes_of_a_parent_again(workspace):
+    n_steps = 3 * storage(workspace, "random").total_steps
+    words = ("policy.repeat=true", f"collect.n_steps={n_steps}")
+    alone = ("~policy.parents.medium", "policy.parents.random=1.0")
+    told = run(workspace, "+dataset=mixed", *alone, *words)
+    assert "episodes (its 6, taken again), 100.0% of the steps" in told
+    (parent,) = provenance(workspace, "mixed")["parents"]
+    assert (parent["episodes"], parent["distinct_episodes"], parent["steps"]) == (18, 6, n_steps)
+    once = list(storage(workspace, "random").get_buffers())
+    for expected, found in zip(3 * once, storage(workspace, "mixed").get_buffers(), strict=True):
+        assert found.seed == expected.seed
+        np.testing.assert_array_equal(found.observations, expected.observations)
+    found = workspace.json("pipelines/mixed/validation.json")
+    assert {warning["id"] for warning in found["findings"]} == {"duplicate-episodes"}
+
+
 def test_real_minari_loads_them_all(made, monkeypatch):
     minari = pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(made.minari_root))

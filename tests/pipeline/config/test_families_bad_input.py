@@ -215,6 +215,11 @@ def test_a_mixture_takes_its_amount_in_whole_episodes_by_steps(workspace, capfd,
     assert "set collect.n_steps" in told
 
 
+def test_a_mixture_repeats_its_parents_only_up_to_a_number_of_steps(workspace, capfd):
+    told = refused(capfd, "+dataset=mixed", "policy.repeat=true")
+    assert "policy.repeat takes episodes again until there are enough; set collect.n_steps" in told
+
+
 def test_parents_with_other_reference_scores_are_named_with_both():
     same = {"env_spec": "{}", "observation_space": "{}", "action_space": "{}", "ref_min_score": 1.0}
     a, b = {**same, "ref_max_score": 10.0}, {**same, "ref_max_score": 11.0}
@@ -233,6 +238,15 @@ def test_a_parent_with_too_few_steps_is_named():
     message = r"policy\.parents\.few has 6 steps, but its share 0\.5 of .*n_steps=14 is 7; .* 12"
     with pytest.raises(ConfigError, match=message):
         whole_episodes({"few": [3, 3], "many": [40]}, half, 14)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 500))
+def test_a_parent_that_is_repeated_gives_the_fewest_episodes_that_are_enough(lengths, n_steps):
+    taken = whole_episodes({"a": lengths}, {"a": Fraction(1)}, n_steps, repeat=True)
+    (n_episodes, steps) = taken["a"]
+    every = [lengths[i % len(lengths)] for i in range(n_episodes)]
+    assert steps == sum(every)
+    assert steps - every[-1] < n_steps <= steps
 
 
 @given(
