@@ -25,7 +25,7 @@ from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import check_folder, inside
 
 #: The kinds of datasets in a family.
-KINDS = ("expert", "medium", "random", "medium_replay")
+KINDS = ("expert", "medium", "random", "medium_replay", "full_replay")
 
 #: Kinds for which one of the training's checkpoints must be chosen.
 CHOOSING = ("medium", "medium_replay")
@@ -89,7 +89,7 @@ def published(params: Config) -> dict[str, PolicyRef]:
     """Return the policies whose checkpoints are published with a dataset, by file name.
 
     These are the policy that collected, and the expert if it is measured. A mixture has neither:
-    its parents hold them. medium_replay has no collecting policy: it changed during the training.
+    its parents hold them. A replay has no collecting policy: it changed during the training.
     """
     if params.is_mixture:
         return {}

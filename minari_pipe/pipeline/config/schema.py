@@ -388,13 +388,13 @@ class Family:
     name: str = "${hydra:runtime.choices.family}"
     """Name of the folder under ``pipelines/`` that all its datasets share."""
     kind: str = "expert"
-    """What the dataset holds: expert, medium, random or medium_replay."""
+    """What the dataset holds: expert, medium, random, medium_replay or full_replay."""
     fraction: float = 1 / 3
     """For medium and medium_replay: normalized score; the nearest checkpoint is used."""
     n_checkpoints: int = 10
     """Number of checkpoints, spread evenly over the training steps."""
     record_infos: bool = False
-    """Record the infos of the training episodes, for medium_replay."""
+    """Record the infos of the training episodes, for medium_replay and full_replay."""
     checkpoint_scores: CheckpointScores = field(default_factory=CheckpointScores)
 
 
@@ -510,9 +510,14 @@ class Config:
         return self.policy.is_mixture
 
     @property
+    def is_replay(self) -> bool:
+        """Whether the dataset holds the episodes of a training."""
+        return self.kind in ("medium_replay", "full_replay")
+
+    @property
     def collected(self) -> PolicySettings | None:
         """The policy that ``collect`` runs; None if episodes are copied from elsewhere."""
-        if self.is_mixture or self.kind == "medium_replay":
+        if self.is_mixture or self.is_replay:
             return None
         return RANDOM if self.kind == "random" else self.policy
 

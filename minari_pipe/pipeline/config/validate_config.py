@@ -484,14 +484,14 @@ def _check_values(params: Config) -> None:
         )
     _check_collect(collect)
     limited = params.policy.target.endswith(".DemonstrationPolicy")
-    if params.is_mixture or params.kind == "medium_replay":
+    if params.is_mixture or params.is_replay:
         limited = True
         chosen = [("until.n_episodes", collect.until.n_episodes)]
         chosen += [("keep", collect.keep != "all"), ("on_error", collect.on_error != "fail")]
         chosen += [("record_infos", collect.record_infos), ("record_state", collect.record_state)]
         if given := [key for key, value in chosen if value]:
             instead = "leave it out"
-            if given[0] == "record_infos" and params.kind == "medium_replay":
+            if given[0] == "record_infos" and params.is_replay:
                 instead = "family.record_infos=true records the infos of the training"
             raise ConfigError(
                 f"collect.{given[0]} applies only to episodes that a policy collects, but this "

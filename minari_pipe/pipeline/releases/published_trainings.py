@@ -39,7 +39,7 @@ def give_trainings(
     """
     made = {name: dvc_yaml.parameters(name, found.root) for name in found.pipelines}
     datasets = {name: params for name, params in made.items() if isinstance(params, Config)}
-    replayed = {p.family_name for p in datasets.values() if p.kind == "medium_replay"}
+    replayed = {p.family_name for p in datasets.values() if p.is_replay}
     given: set[tuple[str, str]] = set()
     for name, params in datasets.items():
         maker = params.family_name or name

@@ -7,6 +7,7 @@ them in order, one in memory at a time, with seeds, options, infos and metadata.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -18,6 +19,7 @@ from minari_pipe.core.files.atomic import MANIFEST, sha256_file
 from minari_pipe.core.files.names import is_file_name
 from minari_pipe.core.spaces import deserialize_space
 from minari_pipe.errors import ConfigError, CorruptDatasetError
+from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.config.shares import exact_shares
 from minari_pipe.pipeline.execution.block_file import BlockWriter
 from minari_pipe.pipeline.execution.collection import Count, Stop
@@ -50,15 +52,15 @@ def episode_source(run: StageRun) -> EpisodeSource | None:
     """Return the source of a dataset's episodes, ``None`` if ``collect`` rolls them out."""
     if run.params.is_mixture:
         return Mixture.of(run)
-    if run.params.kind == "medium_replay":
+    if run.config.is_replay:
         return TrainingEpisodes.of(run)
     return None
 
 
 class TrainingEpisodes:
-    """The episodes of a training that ended within its first ``last_step`` steps."""
+    """The episodes of a training that ended within its first ``last_step`` steps, or all."""
 
-    def __init__(self, folder: Path, last_step: int, files: dict[str, str]) -> None:
+    def __init__(self, folder: Path, last_step: float, files: dict[str, str]) -> None:
         """Read the index of a training's ``episodes/``."""
         index = read_json(folder / "index.json")
         self._folder, self._blocks = folder, index["blocks"]
@@ -81,8 +83,10 @@ class TrainingEpisodes:
     def of(cls, run: StageRun) -> TrainingEpisodes:
         trained = trained_folder(run)
         assert trained is not None
-        files = {f"train/{file.name}": sha256_file(file) for file in sorted(trained.iterdir())}
-        return cls(family_folder(run) / "train" / "episodes", chosen_step(run), files)
+        made = (file for file in sorted(trained.iterdir()) if file.is_file())
+        files = {f"train/{file.name}": sha256_file(file) for file in made}
+        last_step = chosen_step(run) if run.params.kind in CHOOSING else math.inf
+        return cls(family_folder(run) / "train" / "episodes", last_step, files)
 
     def episodes(self) -> Iterator[EpisodeBuffer]:
         left = self._total

@@ -253,6 +253,21 @@ def test_medium_replay_is_every_episode_that_had_ended_at_the_checkpoint(made):
     assert validated["findings"] == []
 
 
+def test_full_replay_is_every_episode_of_the_training(workspace):
+    text = DATASET.format(kind="full_replay", collect="block_episodes: 16")
+    (workspace.root / "conf/dataset/full.yaml").write_text(text)
+    told = run(workspace, "+dataset=full", "card.film=false")
+    assert ran(told, "full") == ["collect", "create", "validate", "card", "publish"]
+    index = workspace.json("pipelines/pole/train/episodes/index.json")
+    full = storage(workspace, "full_replay")
+    lengths = [e["total_steps"] for e in full.get_episode_metadata(range(full.total_episodes))]
+    assert lengths == index["episodes"]["n_steps"]
+    family = provenance(workspace, "full_replay")["family"]
+    assert family == {"name": "pole", "kind": "full_replay"}
+    validated = workspace.json("pipelines/full/validation.json")
+    assert (validated["replay"]["replayed"], validated["findings"]) == (len(lengths), [])
+
+
 def test_the_checkpoints_go_out_beside_the_data_and_real_minari_does_not_mind(made, monkeypatch):
     trained = made.root / "pipelines" / "pole" / "train"
     step = provenance(made, "medium")["family"]["checkpoint_step"]
