@@ -39,7 +39,7 @@ def test_init_makes_a_workspace_for_configs_of_ones_own(installed, tmp_path):
     output = installed.run(workspace, "minari-pipe", "--help")
     assert "cartpole_expert, cartpole_medium" in output
     assert "door_expert, door_human" in output
-    assert ", own, pendulum_expert" in output
+    assert ", own, pen_expert" in output
     output = installed.run(workspace, "minari-pipe", "dataset=own")
     assert len(stages_that_ran(output)) == 6
     assert (workspace.root / "datasets" / "tests" / "own-v0" / "manifest.json").is_file()

@@ -17,7 +17,7 @@ from minari_pipe.pipeline.config.dvc_yaml import dvc_yaml, stages
 from minari_pipe.pipeline.config.families import family_params
 from minari_pipe.pipeline.config.help_text import help_text
 from minari_pipe.pipeline.config.mixtures import completed
-from minari_pipe.pipeline.config.policy_refs import CHOOSING, KINDS
+from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.build import environment_factory, make_policy
 from minari_pipe.policies.base import Policy
@@ -26,6 +26,8 @@ from tests.conftest import CHECKOUT, FULL
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
 FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.yaml"))
+KINDS = ("expert", "medium", "random", "medium_replay")
+"""Kinds of datasets of which each family that comes with the package has one."""
 POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
 
 
@@ -84,6 +86,10 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
     ("name", "least_return", "least_success", "seeds"),
     [
         ("door_expert", 2950, 0.99, range(100) if FULL else range(16)),
+        ("hammer_expert", 15_900, 0.99, range(100) if FULL else range(4)),
+        ("relocate_expert", 4_000 if FULL else 3_000, 0.99, range(100) if FULL else range(4)),
+        # whose returns are spread from -600 to 11,000
+        *([("pen_expert", 7_000, 0.75, range(100))] if FULL else []),
         ("pointmaze_umaze", 235, 1.0, range(100) if FULL else range(40)),
     ],
 )
