@@ -17,12 +17,12 @@ from gymnasium import spaces
 
 from minari_pipe.policies.action_heads import (
     ActionHead,
+    ActionNoise,
     BernoulliHead,
     CategoricalHead,
     ContinuousHead,
     GreedyHead,
     MatrixNoise,
-    Noise,
     NormalNoise,
 )
 from minari_pipe.policies.action_masks import part_sizes
@@ -153,7 +153,7 @@ def make_head(
     if isinstance(space, spaces.Box):
         squashed = algorithm.head == "squashed" or bool(policy.squash_output)
         tanh = squashed and algorithm.head != "action"
-        noise: Noise | None = None
+        noise: ActionNoise | None = None
         if algorithm.samples and not deterministic:
             noise = _policy_noise(algorithm, policy, space, n_rows)
         return ContinuousHead(space, noise=noise, tanh=tanh, scaled=squashed)
@@ -166,7 +166,7 @@ def make_head(
     return CategoricalHead(space, n_rows, part_sizes(space), deterministic=deterministic)
 
 
-def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: int) -> Noise:
+def _policy_noise(algorithm: Algorithm, policy: Any, space: spaces.Box, n_rows: int) -> ActionNoise:
     """Return the noise that the policy learned."""
     acting = policy.actor if algorithm.head == "squashed" else policy
     if acting.use_sde:

@@ -42,8 +42,8 @@ class ActionHead(ABC):
         """
 
 
-class Noise(Protocol):
-    """Noise that is added to the mean of a continuous action."""
+class ActionNoise(Protocol):
+    """ActionNoise that is added to the mean of a continuous action."""
 
     def start(self, row: int, rng: np.random.Generator) -> None: ...
 
@@ -94,7 +94,7 @@ class ContinuousHead(ActionHead):
         self,
         space: spaces.Box,
         *,
-        noise: Noise | None,
+        noise: ActionNoise | None,
         tanh: bool = False,
         scaled: bool = False,
     ) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -31,13 +32,14 @@ class Noise:
     scale: Any
     """One number, or a list with one for each dimension of the action; ``epsilon`` takes one."""
     clip: bool = True
-    """Whether to clip the noisy action to the bounds of the action space."""
+    """Whether to clip the noisy action to the bounds of the action space, if it has any."""
     theta: float = 0.15
     """``ornstein_uhlenbeck``: how fast the noise returns to zero, per unit of time."""
     dt: float = 0.01
     """``ornstein_uhlenbeck``: time of one step; this default and theta's are those of SB3."""
     keep_clean_action: bool = False
-    """Whether to record the action without the noise, as ``infos/clean_action``."""
+    """Whether to record the action without the noise, as ``infos/clean_action``; as in all infos,
+    row 0 is that of the reset, which has none."""
 
     @property
     def is_added(self) -> bool:
@@ -70,7 +72,7 @@ class Noise:
                 hint = did_you_mean(str(key), known)
                 raise ConfigError(f"no key {where}.{key}.{hint} Known: {', '.join(known)}")
         kind = values.get("kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             hint = did_you_mean(str(kind), list(KINDS))
             raise ConfigError(f"{where}.kind is {kind!r}.{hint} Known: {', '.join(KINDS)}")
         found = cls(**{"scale": None, **values})
@@ -94,6 +96,11 @@ class Noise:
                 raise ConfigError(f"{where}.{name} is {value!r:.80}; expected a number above 0")
             if value != default and self.kind != "ornstein_uhlenbeck":
                 raise ConfigError(f"{where}.{name} is for kind: ornstein_uhlenbeck only")
+        if self.theta * self.dt >= 2:
+            raise ConfigError(
+                f"{where}.theta times dt is {self.theta * self.dt:g}; from 2 on the noise grows "
+                "without limit"
+            )
         for name in ("clip", "keep_clean_action"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(
@@ -105,4 +112,4 @@ class Noise:
 
 def _is_number(value: Any, highest: float = math.inf) -> bool:
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and 0 <= value <= highest and value < math.inf
+    return is_real and 0 <= value <= min(highest, sys.float_info.max)

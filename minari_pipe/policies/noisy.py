@@ -11,10 +11,11 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
-from minari_pipe.errors import ConfigError
-from minari_pipe.policies.base import Policy
+from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.random import RandomPolicy
+from minari_pipe.policies.rollout import element
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -29,9 +30,9 @@ class NoisyPolicy(Policy):
     draws for the step. So it does not depend on the row, or on the other rows.
     """
 
-    def __init__(self, policy: Policy, noise: Noise) -> None:
-        """Store the policy that acts, and the noise that is added."""
-        self._policy, self._noise = policy, noise
+    def __init__(self, policy: Policy, noise: Noise, where: str = "policy.noise") -> None:
+        """Store the policy that acts, the noise that is added, and its key in the config."""
+        self._policy, self._noise, self._where = policy, noise, where
         self._random = RandomPolicy()
         self._rngs: dict[int, np.random.Generator] = {}
         self._clean: dict[int, Any] = {}
@@ -45,7 +46,7 @@ class NoisyPolicy(Policy):
 
     @property
     def records_infos(self) -> bool:
-        return self._noise.keep_clean_action
+        return self._noise.keep_clean_action or self._policy.records_infos
 
     def bind(self, envs: Sequence[gym.Env]) -> None:
         self._policy.bind(envs)
@@ -53,7 +54,7 @@ class NoisyPolicy(Policy):
         if not self._noise.is_added:
             self._random.bind(envs)
             return
-        space, self._scale = scaled_space(self._noise, self._space)
+        space, self._scale = scaled_space(self._noise, self._space, self._where)
         self._low, self._high = space.low, space.high
         self._units = np.zeros((len(envs), *space.shape))
 
@@ -68,15 +69,16 @@ class NoisyPolicy(Policy):
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
         clean = self._policy.act(observations, rows)
-        self._clean.update(zip(rows, clean, strict=True))
-        noisy = self._added if self._noise.is_added else self._replaced
+        if len(clean) != len(rows):
+            return list(clean)  # the code that runs the policy says what is wrong
         return [
-            None if action is None else noisy(action, observation, row)
+            None if action is None else self._noisy(action, observation, row)
             for action, observation, row in zip(clean, observations, rows, strict=True)
         ]
 
     def infos(self, row: int) -> dict[str, Any]:
-        return {CLEAN_ACTION: self._clean[row]}
+        own = self._policy.infos(row) if self._policy.records_infos else {}
+        return {**own, CLEAN_ACTION: self._clean[row]} if self._noise.keep_clean_action else own
 
     def finish(self, episode: int, buffer: EpisodeBuffer) -> dict[str, Any] | None:
         return self._policy.finish(episode, buffer)
@@ -84,34 +86,50 @@ class NoisyPolicy(Policy):
     def n_episodes(self) -> int | None:
         return self._policy.n_episodes()
 
-    def _added(self, action: Any, observation: Any, row: int) -> Any:
+    def _noisy(self, action: Any, observation: Any, row: int) -> Any:
+        try:
+            # Noise would hide a wrong shape by broadcasting, and infinity by clipping.
+            action = self._clean[row] = element(self._space, action)
+        except InvalidEpisodeError as exc:
+            raise RowError(row, str(exc)) from exc
+        if self._noise.is_added:
+            return self._added(action, row)
+        is_random = self._rngs[row].random() < self._noise.scale
+        return self._random.act([observation], [row])[0] if is_random else action
+
+    def _added(self, action: FloatArray, row: int) -> FloatArray:
         draw = _DRAWS[self._noise.kind]
         self._units[row] = draw(self._noise, self._units[row], self._rngs[row])
         noisy = np.asarray(action, np.float64) + self._scale * self._units[row]
         return np.clip(noisy, self._low, self._high) if self._noise.clip else noisy
 
-    def _replaced(self, action: Any, observation: Any, row: int) -> Any:
-        if self._rngs[row].random() >= self._noise.scale:
-            return action
-        return self._random.act([observation], [row])[0]
 
-
-def scaled_space(noise: Noise, space: gym.Space) -> tuple[spaces.Box, FloatArray]:
+def scaled_space(noise: Noise, space: gym.Space, where: str) -> tuple[spaces.Box, FloatArray]:
     """Return the space of the actions, and the scale of noise in it, shape ``space.shape`` or ().
+
+    Args:
+        noise: the noise, which is added to actions.
+        space: the action space of the environment.
+        where: the key of the noise in the config, for messages.
 
     Raises:
         ConfigError: such noise cannot be added to actions of this space.
     """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         raise ConfigError(
-            f"{noise.kind} noise needs a Box of floats as action space, the environment has "
-            f"{space}; set policy.noise.kind: epsilon, for random actions"
+            f"{where}: {noise.kind} noise needs a Box of floats as action space, the environment "
+            f"has {space}; set {where}.kind: epsilon, for random actions"
+        )
+    if not noise.clip and (space.bounded_below.any() or space.bounded_above.any()):
+        raise ConfigError(
+            f"{where}.clip: false needs actions without bounds, the environment has {space}, and "
+            "validate refuses actions outside; leave clip out"
         )
     scale = np.asarray(noise.scale, np.float64)
     size = int(np.prod(space.shape))
     if scale.shape not in ((), (size,)):
         raise ConfigError(
-            f"policy.noise.scale has {len(scale)} numbers, an action of {space} has {size}; give "
+            f"{where}.scale has {len(scale)} numbers, an action of {space} has {size}; give "
             "one number, or one for each dimension"
         )
     return space, scale.reshape(space.shape) if scale.shape else scale

@@ -12,13 +12,14 @@ from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError
-from minari_pipe.policies.base import Policy
+from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.noisy import NoisyPolicy
 from minari_pipe.policies.rollout import run_episodes
 from tests.support.sb3_models import ACTIONS, VECTOR, Anything, Lasting, untrained, widened
 
 BOX = spaces.Box(np.float32([-1, -10]), np.float32([1, 10]))
+FREE = spaces.Box(-np.inf, np.inf, (2,))
 N = 4000
 
 
@@ -69,7 +70,7 @@ def test_uniform_noise_is_spread_evenly_up_to_its_scale():
 @pytest.mark.parametrize("settings", [{}, {"theta": 0.4, "dt": 0.1}])
 def test_ornstein_uhlenbeck_noise_is_that_of_sb3(settings, monkeypatch):
     sb3 = pytest.importorskip("stable_baselines3.common.noise")
-    found = drawn(noisy(BOX, kind="ornstein_uhlenbeck", scale=0.3, clip=False, **settings), n=50)
+    found = drawn(noisy(FREE, kind="ornstein_uhlenbeck", scale=0.3, **settings), n=50)
     rng = np.random.default_rng(0)
     monkeypatch.setattr(np.random, "normal", lambda size: rng.standard_normal(size))
     theirs = sb3.OrnsteinUhlenbeckActionNoise(np.zeros(2), np.full(2, 0.3), **settings)
@@ -77,7 +78,7 @@ def test_ornstein_uhlenbeck_noise_is_that_of_sb3(settings, monkeypatch):
 
 
 def test_every_episode_begins_without_noise_of_the_last_one():
-    policy = noisy(BOX, kind="ornstein_uhlenbeck", scale=0.3, clip=False)
+    policy = noisy(BOX, kind="ornstein_uhlenbeck", scale=0.3)
     first = drawn(policy, n=5)
     drawn(policy, seed=1, n=5)
     assert drawn(policy, n=5).tobytes() == first.tobytes()
@@ -116,12 +117,46 @@ def test_epsilon_is_for_any_space(space):
     assert 1 < len({repr(action) for action in found}) < 20
 
 
-def test_a_noisy_action_is_clipped_unless_the_config_says_otherwise():
-    action = (0.9, -9.0)
+@pytest.mark.parametrize("clip", [True, False])
+def test_a_noisy_action_is_clipped_to_the_bounds_if_there_are_any(clip):
+    action = np.float32([0.9, -9.0])
     clipped = drawn(noisy(BOX, action, kind="gaussian", scale=2.0))
-    free = drawn(noisy(BOX, action, kind="gaussian", scale=2.0, clip=False))
+    free = drawn(noisy(FREE, action, kind="gaussian", scale=2.0, clip=clip))
     assert np.array_equal(clipped, np.clip(free, BOX.low, BOX.high))
     assert not np.array_equal(clipped, free)
+
+
+class Broken(Constant):
+    """Also has infos of its own."""
+
+    records_infos = True
+
+    def infos(self, row: int) -> dict[str, Any]:
+        return {"own": 1.0}
+
+
+def test_the_infos_of_the_policy_itself_are_kept():
+    for keep in (False, True):
+        policy = NoisyPolicy(
+            Broken((0.5, 0.5)), Noise.of({**KEPT, "keep_clean_action": keep}, "noise")
+        )
+        (buffer,) = run_episodes(
+            lambda: Anything(VECTOR, BOX), policy, [0], seed=0, n_envs=1, record_infos=True
+        )
+        assert buffer.infos.keys() == {"own", *(["clean_action"] if keep else [])}
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (0.5, r"an action of shape \(\)"),
+        ((0.5,), r"an action of shape \(1,\)"),
+        ((np.inf, 0.0), "holds NaN or infinity"),
+    ],
+)
+def test_noise_hides_no_broken_action(action, message):
+    with pytest.raises(RowError, match=message):
+        drawn(noisy(BOX, action, kind="gaussian", scale=0.1), n=1)
 
 
 def test_an_episode_has_its_own_noise_in_every_row():
@@ -221,6 +256,12 @@ G, E = {"kind": "gaussian"}, {"kind": "epsilon"}
         ({**G, "scale": [0.1, "x"]}, "or a list with one for each dimension"),
         ({**G, "scale": float("inf")}, "policy.noise.scale is inf"),
         ({**G, "scale": float("nan")}, "policy.noise.scale is nan"),
+        ({**G, "scale": 10**400}, "policy.noise.scale is 1000"),
+        ({"kind": ["gaussian"], "scale": 1}, r"policy.noise.kind is \['gaussian'\]"),
+        (
+            {"kind": "ornstein_uhlenbeck", "scale": 1, "theta": 4, "dt": 0.5},
+            "theta times dt is 2; from 2 on",
+        ),
         ({**E, "scale": 1.1}, "scale is 1.1; expected the share of random actions, from 0 to 1"),
         ({**E, "scale": [0.1]}, r"scale is \[0.1\]; expected the share"),
         ({**E, "scale": 0.1, "clip": False}, "clip is not for kind: epsilon"),
@@ -235,14 +276,15 @@ def test_noise_that_is_none_is_refused_by_name(noise, message):
 
 
 @pytest.mark.parametrize(
-    ("space", "scale", "message"),
+    ("space", "more", "message"),
     [
-        (spaces.Discrete(3), 0.1, r"needs a Box of floats .* Discrete\(3\); set .*epsilon"),
-        (spaces.Box(0, 255, (2,), np.uint8), 0.1, "needs a Box of floats"),
-        (spaces.Dict({"a": BOX}), 0.1, "needs a Box of floats"),
-        (BOX, [0.1, 0.1, 0.1], "scale has 3 numbers, an action of .* has 2"),
+        (spaces.Discrete(3), {}, r"needs a Box of floats .* Discrete\(3\); set .*epsilon"),
+        (spaces.Box(0, 255, (2,), np.uint8), {}, "needs a Box of floats"),
+        (spaces.Dict({"a": BOX}), {}, "needs a Box of floats"),
+        (BOX, {"scale": [0.1, 0.1, 0.1]}, "scale has 3 numbers, an action of .* has 2"),
+        (BOX, {"clip": False}, "clip: false needs actions without bounds"),
     ],
 )
-def test_noise_that_does_not_fit_the_actions_is_refused(space, scale, message):
-    with pytest.raises(ConfigError, match=message):
-        noisy(space, kind="gaussian", scale=scale)
+def test_noise_that_does_not_fit_the_actions_is_refused(space, more, message):
+    with pytest.raises(ConfigError, match=f"policy.noise.*{message}"):
+        noisy(space, **{"kind": "gaussian", "scale": 0.1, **more})

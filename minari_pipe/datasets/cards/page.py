@@ -377,6 +377,8 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
     for parent in parents if isinstance(parents, list) else ():
         if isinstance(parent, dict):
             yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
+    if noise := _mapping(made.get("noise")):
+        yield "Noise on the actions", _noise(noise)
     scores = made.get("ref_scores")
     for name, key in (("Random policy", "ref_min"), ("Expert policy", "ref_max")):
         found = scores.get(key) if isinstance(scores, dict) else None
@@ -401,11 +403,17 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _noise(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{line_of(key)} {line_of(str(value))}" for key, value in found.items())
+
+
 def _score(found: Mapping[str, Any]) -> str:
     policies = found.get("policy")
     who = line_of(policies) if isinstance(policies, list) else ""
     mean, error = found.get("mean"), found.get("stderr")
     parts = [who]
+    if noise := _mapping(found.get("noise")):
+        parts.append(f"with noise: {_noise(noise)}")
     if isinstance(mean, float):
         around = f" ± {number(error)}" if isinstance(error, float) else ""
         parts.append(f"mean return {number(mean)}{around}")

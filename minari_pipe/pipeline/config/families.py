@@ -24,6 +24,7 @@ def family_params(params: Params) -> Shared:
     family = replace(params.family, kind=Family.kind, fraction=Family.fraction)
     # How one dataset uses its policy is not shared.
     policy, scores = params.policy.as_measured(params.ref_scores), params.ref_scores
+    policy = policy.without_noise()
     if scores.expert and scores.expert.training_keys == policy.training_keys:
         scores = replace(scores, expert=policy)
     packages = {s: v for s, v in params.packages.items() if s in _SHARED_STAGES}

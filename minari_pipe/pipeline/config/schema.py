@@ -31,6 +31,10 @@ TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 #: before the key existed keep the hash of their config.
 _UNSET = {"noise": None, "repeat": False}
 
+#: Keys of a policy's config that ``noise`` has replaced. They stay in ``params.yaml`` as null, so
+#: that no dataset made before is made again.
+_REPLACED = {"minari_pipe.policies.SB3Policy": ("action_noise", "exploration")}
+
 #: Marks a key that ``params.yaml`` omits while it has its default, so that datasets made before
 #: the key existed keep the hash of their config.
 _OMITTED = {"omitted": True}
@@ -187,17 +191,26 @@ class PolicySettings(OpenSettings):
             raise ConfigError(
                 f"{where} has no _target_; choose one with `{choice}` in the defaults list"
             )
+        target = str(values["_target_"])
+        replaced = _REPLACED.get(target, ())
+        for key in replaced:
+            if values.get(key) is not None:
+                raise ConfigError(
+                    f"{where}.{key} is {values[key]!r:.80}; {where}.noise has replaced it, such as "
+                    f"{where}.noise={{kind: gaussian, scale: 0.1}}"
+                )
         arguments = {
             str(key): value
             for key, value in values.items()
-            if key != "_target_" and (key not in _UNSET or value != _UNSET[key])
+            if key not in ("_target_", *replaced) and (key not in _UNSET or value != _UNSET[key])
         }
-        return cls(str(values["_target_"]), arguments)
+        return cls(target, arguments)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The policy as it is written in a config."""
-        return {"_target_": self.target, **self.arguments}
+        """The policy as ``params.yaml`` holds it."""
+        replaced = dict.fromkeys(_REPLACED.get(self.target, ()))
+        return {"_target_": self.target, **self.arguments, **replaced}
 
     @property
     def train(self) -> Training | None:
@@ -260,11 +273,14 @@ class PolicySettings(OpenSettings):
 
     def as_measured(self, scores: ReferenceScores) -> PolicySettings:
         """Return a copy that acts as ``ref_scores.deterministic`` says."""
-        arguments = {
-            key: scores.deterministic if key == "deterministic" else value
-            for key, value in self.arguments.items()
-            if not (key == "noise" and scores.deterministic)
-        }
+        settings = self.without_noise() if scores.deterministic else self
+        if "deterministic" not in self.arguments:
+            return settings
+        return settings.with_arguments(deterministic=scores.deterministic)
+
+    def without_noise(self) -> PolicySettings:
+        """Return a copy that adds no noise to its actions."""
+        arguments = {key: value for key, value in self.arguments.items() if key != "noise"}
         return replace(self, arguments=arguments)
 
 

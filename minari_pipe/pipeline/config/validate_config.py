@@ -44,7 +44,6 @@ from minari_pipe.pipeline.config.schema import (
     Engine,
     Environment,
     Params,
-    PolicySettings,
     Shared,
     params_values,
 )
@@ -131,7 +130,11 @@ def filled(config: ParamsT) -> ParamsT:
     if n_episodes is None and scores.max_stderr is None:
         n_episodes = _SCORE_EPISODES
     eval_env = scores.eval_env.completed(config.env)
-    return replace(config, ref_scores=replace(scores, eval_env=eval_env, n_episodes=n_episodes))
+    expert = scores.expert
+    if expert and scores.deterministic:  # it is often ${policy}: its noise would change nothing
+        expert = expert.without_noise()
+    scores = replace(scores, eval_env=eval_env, n_episodes=n_episodes, expert=expert)
+    return replace(config, ref_scores=scores)
 
 
 def _complete(config: Config, packages: dict[str, dict[str, str]]) -> Config:
@@ -188,15 +191,20 @@ def _check_offers(params: Config) -> None:
     for where, env in _environments(params):
         uses = [use for stage in stages[where] for use in policies(params, stage)]
         needs_masks = any(map(is_masked, uses))
-        added = [n for use in uses if (n := _acting(use, params).noise) and n.is_added]
+        added = [
+            (noise, f"{use.where}.noise")
+            for stage in stages[where]
+            for use in (policies(params, stage) if stage in ("collect", "ref_scores") else ())
+            if (noise := use.settings.noise) is not None and noise.is_added
+        ]
         if not (needs_masks or added or (where == "env" and (needs_state or stores))):
             continue
         made = make_environment(env.id, env.kwargs, env.wrappers)
         try:
             if needs_masks:
                 ActionMasks([made], 1)
-            for noise in added:
-                scaled_space(noise, made.action_space)
+            for noise, key in added:
+                scaled_space(noise, made.action_space, key)
             if where == "env" and stores:
                 _storage(params.dataset).check_spaces(
                     made.observation_space,
@@ -325,20 +333,18 @@ def _check_sb3(use: PolicyRef) -> None:
 
 
 def _check_noise(use: PolicyRef, params: Config) -> None:
-    """Refuse wrong noise, and sampling without any: no noise, and no distribution."""
+    """Refuse wrong noise, and a policy to sample that has neither a distribution nor noise."""
     from minari_pipe.policies.algorithms import find_algorithm
 
-    if (values := use.settings.arguments.get("noise")) is not None:
-        Noise.of(values, f"{use.where}.noise")
-    settings = _acting(use, params)
-    noise = settings.noise
-    if noise is not None and noise.keep_clean_action:
-        collect = params.collect
-        if use.where == "policy" and not (collect.record_infos or collect.record_state):
-            raise ConfigError(
-                f"{use.where}.noise.keep_clean_action is recorded with the infos; set "
-                "collect.record_infos: true"
-            )
+    values, is_own = use.settings.arguments.get("noise"), use.where == "policy"
+    noise = None if values is None else Noise.of(values, f"{use.where}.noise")
+    keeps = is_own and params.collected == params.policy and noise and noise.keep_clean_action
+    if keeps and not (params.collect.record_infos or params.collect.record_state):
+        raise ConfigError(
+            f"{use.where}.noise.keep_clean_action is recorded with the infos; set "
+            "collect.record_infos: true"
+        )
+    settings = use.settings if is_own else use.settings.as_measured(params.ref_scores)
     if settings.target != "minari_pipe.policies.SB3Policy":
         return
     algorithm = find_algorithm(str(settings.algorithm))
@@ -347,14 +353,8 @@ def _check_noise(use: PolicyRef, params: Config) -> None:
         example = "epsilon, scale: 0.05" if algorithm.head == "values" else "gaussian, scale: 0.1"
         raise ConfigError(
             f"{use.where}: deterministic=false: {settings.algorithm} has no distribution to sample "
-            f"from; set noise: {{kind: {example}}}"
+            f"from; set {use.where}.noise: {{kind: {example}}}"
         )
-
-
-def _acting(use: PolicyRef, params: Config) -> PolicySettings:
-    """Return a policy as it acts: an expert is usually measured without noise."""
-    is_own = use.where == "policy"
-    return use.settings if is_own else use.settings.as_measured(params.ref_scores)
 
 
 def code_files(params: Params, stage: str, root: Path) -> list[Path]:

@@ -88,7 +88,7 @@ def make_policy(
         return policy
     from minari_pipe.policies.noisy import NoisyPolicy  # stages depend on what they import
 
-    return NoisyPolicy(policy, settings.noise)
+    return NoisyPolicy(policy, settings.noise, f"{where}.noise")
 
 
 @dataclass(frozen=True)

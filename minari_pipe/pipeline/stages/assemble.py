@@ -45,6 +45,7 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
         "config_sha256": config_sha256(params),
         "packages": params.packages,
         **({"collect_seed": params.collect.seed} if params.collected else {}),
+        **_noise_of(params),
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }
@@ -59,6 +60,12 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
         # Not in `combined_datasets`: real Minari uploads and downloads all datasets named there.
         metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
     return metadata
+
+
+def _noise_of(params: Config) -> dict[str, Any]:
+    """Return the noise on the actions of the policy that collected, if there is any."""
+    noise = params.collected.arguments.get("noise") if params.collected else None
+    return {"noise": noise} if noise else {}
 
 
 def scores_folder(folder: Path, params: Config) -> Path:

@@ -187,6 +187,7 @@ def main(run: StageRun) -> None:
                 **summary(results, scores.seed),
                 "policy": [settings.target],
                 "files": [source_hashes(settings, run.root, folder)],
+                **({"noise": settings.arguments["noise"]} if settings.noise else {}),
             }
             found[f"{key}_score"] = found[key]["mean"]
             rows += [

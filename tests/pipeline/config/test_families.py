@@ -471,6 +471,11 @@ def test_the_noise_of_a_policy_is_each_dataset_s_own(tmp_path, monkeypatch):
     shared = family_params(params["noisy"])
     assert shared == family_params(params["random"])
     assert (shared.policy.noise, params["noisy"].policy.noise.scale) == (None, 0.2)
+    measured = ["ref_scores.deterministic=false"]
+    params["sampled"], _ = prepare(
+        "noisy", recompose(["+dataset=noisy", *measured]).config, None, folder
+    )
+    check_family("noisy", params["sampled"], measured, folder)
     own = ["policy.deterministic=false", "policy.noise={}", "policy.noise.scale=0.2"]
     assert divided(own) == (own, [])
 

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError, MissingDependencyError
 from minari_pipe.pipeline.config import hydra_compose
-from minari_pipe.pipeline.config.schema import RANDOM
+from minari_pipe.pipeline.config.schema import RANDOM, PolicySettings
 from minari_pipe.pipeline.config.validate_config import prepare
 
 TRAIN = "policy.train.hyperparameters={}"
@@ -29,16 +29,26 @@ def test_a_noisy_policy_is_measured_without_noise(tmp_path):
     noise = {"kind": "epsilon", "scale": 0.1}
     params = prepared(tmp_path, "policy.algorithm=dqn", f"policy.noise={EPSILON}")
     expert, scores = params.ref_scores.expert, params.ref_scores
-    assert params.policy.arguments["noise"] == expert.arguments["noise"] == noise
-    measured = expert.as_measured(scores)
-    assert (measured.noise, measured.arguments["deterministic"]) == (None, True)
-    sampled = expert.as_measured(replace(scores, deterministic=False)).arguments
+    assert params.policy.arguments["noise"] == noise
+    assert "noise" not in expert.arguments  # or it would be measured again with each noise
+    sampled = params.policy.as_measured(replace(scores, deterministic=False)).arguments
     assert (sampled["noise"], sampled["deterministic"]) == (noise, False)
+    measured = params.policy.as_measured(scores)
+    assert (measured.noise, measured.arguments["deterministic"]) == (None, True)
     assert RANDOM.as_measured(scores) == RANDOM
 
 
 def test_a_policy_without_noise_has_the_values_that_it_had_before_there_was_noise(tmp_path):
-    assert "noise" not in prepared(tmp_path).policy.values
+    values = prepared(tmp_path).policy.values
+    assert "noise" not in values
+    assert (values["exploration"], values["action_noise"]) == (None, None)
+    assert PolicySettings.of(values, "policy").values == values
+
+
+def test_a_key_that_noise_has_replaced_is_refused_with_what_to_write():
+    values = {"_target_": "minari_pipe.policies.SB3Policy", "exploration": 0.1}
+    with pytest.raises(ConfigError, match="policy.exploration is 0.1; policy.noise has replaced"):
+        PolicySettings.of(values, "policy")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +56,7 @@ def test_a_policy_without_noise_has_the_values_that_it_had_before_there_was_nois
     [
         (
             ["policy.algorithm=dqn", "policy.deterministic=false"],
-            "policy: .*dqn has no distribution .*; set noise: {kind: epsilon, scale: 0.05}",
+            "policy: .*dqn has no distribution .*; set policy.noise: {kind: epsilon, scale: 0.05}",
         ),
         (["policy.noise={kind: gaussian, scale: 0.1}"], "needs a Box of floats .* Discrete"),
         ([f"policy.noise={KEPT}"], "policy.noise.keep_clean_action .* collect.record_infos: true"),

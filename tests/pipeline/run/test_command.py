@@ -40,7 +40,7 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     assert "datasets: cartpole_expert, cartpole_medium" in output
     assert ", door_expert, door_human, " in output
     assert ", other, pen_expert, " in output
-    assert ", pointmaze_umaze, tiny\n" in output
+    assert ", pointmaze_umaze, relocate_expert, tiny\n" in output
     assert "family: only with a family, cartpole, inverted_pendulum, pendulum" in output
     for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):
         assert word in output

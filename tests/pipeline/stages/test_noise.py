@@ -39,6 +39,9 @@ def test_a_noisy_dataset_is_replayed_exactly_and_says_what_the_policy_wanted(wor
     found = validation(workspace, "noisy")
     assert (found["ok"], found["replay"]["replayed"]) == (True, 6)
     dataset = minari.load_dataset("tests/noisy-v0")
+    noise = {"kind": "gaussian", "scale": 0.5, "keep_clean_action": True}
+    assert dataset.storage.metadata["minari_pipe"]["noise"] == noise
+    assert "Noise on the actions" in (workspace / "pipelines/noisy/card/report.html").read_text()
     for episode in dataset:
         clean = episode.infos["clean_action"]
         assert set(np.abs(clean[1:]).ravel()) == {np.float32(1.75)}
