@@ -192,7 +192,7 @@ class Mixture:
     def episodes(self) -> Iterator[EpisodeBuffer]:
         for name, (n_episodes, _) in self.taken.items():
             total = self.total_episodes(name)
-            for first in range(0, n_episodes, total):
+            for first in range(0, n_episodes, max(total, 1)):
                 yield from self._parents[name].get_buffers(range(min(total, n_episodes - first)))
 
 
@@ -225,6 +225,7 @@ def whole_episodes(
     """
     most = min(sum(lengths[name]) / share for name, share in shares.items())
     total = most if n_steps is None else Fraction(n_steps)
+    repeat = repeat and most > 0  # nothing repeated is never enough
     taken = {}
     for name, share in shares.items():
         wanted, n_episodes, steps = share * total, 0, 0

@@ -220,6 +220,11 @@ def test_a_mixture_repeats_its_parents_only_up_to_a_number_of_steps(workspace, c
     assert "policy.repeat takes episodes again until there are enough; set collect.n_steps" in told
 
 
+def test_a_parent_without_steps_is_not_repeated_for_ever():
+    with pytest.raises(ConfigError, match="policy.parents.a has 0 steps"):
+        whole_episodes({"a": []}, {"a": Fraction(1)}, 5, repeat=True)
+
+
 def test_parents_with_other_reference_scores_are_named_with_both():
     same = {"env_spec": "{}", "observation_space": "{}", "action_space": "{}", "ref_min_score": 1.0}
     a, b = {**same, "ref_max_score": 10.0}, {**same, "ref_max_score": 11.0}
