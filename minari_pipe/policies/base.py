@@ -14,11 +14,16 @@ from minari_pipe.errors import InvalidEpisodeError
 
 
 class RowError(InvalidEpisodeError):
-    """An error in one row; the code that runs the policy adds the episode and the step."""
+    """An error in one row; the code that runs the policy adds the episode and the step.
+
+    ``actions`` holds the actions of all rows, with such an error in place of those that failed, if
+    a policy chooses them one by one: then the episodes of the other rows can go on.
+    """
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(row, text)
         self.row, self.text = row, text
+        self.actions: list[Any] | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -68,13 +68,15 @@ class NoisyPolicy(Policy):
         return options
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
-        clean = self._policy.act(observations, rows)
+        try:
+            clean = self._policy.act(observations, rows)
+        except RowError as error:
+            if error.actions is not None:
+                error.actions = self._all_noisy(error.actions, observations, rows)
+            raise
         if len(clean) != len(rows):
             return list(clean)  # the code that runs the policy says what is wrong
-        return [
-            None if action is None else self._noisy(action, observation, row)
-            for action, observation, row in zip(clean, observations, rows, strict=True)
-        ]
+        return self._all_noisy(clean, observations, rows)
 
     def infos(self, row: int) -> dict[str, Any]:
         own = self._policy.infos(row) if self._policy.records_infos else {}
@@ -85,6 +87,16 @@ class NoisyPolicy(Policy):
 
     def n_episodes(self) -> int | None:
         return self._policy.n_episodes()
+
+    def _all_noisy(
+        self, clean: Sequence[Any], observations: Sequence[Any], rows: Sequence[int]
+    ) -> list[Any]:
+        return [
+            action
+            if action is None or isinstance(action, RowError)
+            else self._noisy(action, observation, row)
+            for action, observation, row in zip(clean, observations, rows, strict=True)
+        ]
 
     def _noisy(self, action: Any, observation: Any, row: int) -> Any:
         try:

@@ -86,6 +86,7 @@ def run_lockstep(
     *,
     seed: int,
     n_envs: int,
+    on_fail: Callable[[int, str], T] | None = None,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[T]:
     """Run ``episodes`` and yield the results of their sinks, in the order of ``episodes``.
@@ -98,6 +99,8 @@ def run_lockstep(
         seed: root of every episode's randomness.
         n_envs: number of environments that step together; it sets the batch size of the policy's
             network, which affects the low bits of the actions.
+        on_fail: returns the result of an episode for which the policy failed, given the episode
+            and the reason; ``None`` makes that an error.
         on_step: called after each round with its number of environment steps.
 
     Raises:
@@ -113,7 +116,7 @@ def run_lockstep(
             rows.append(_Row(env, env.action_space, make_sink(env), see, own_infos))
             require_time_limit(env)
         policy.bind([row.env for row in rows])
-        yield from _lockstep(rows, policy, episodes, seed, on_step)
+        yield from _lockstep(rows, policy, episodes, seed, on_fail, on_step)
     finally:
         for row in rows:
             row.env.close()
@@ -124,6 +127,7 @@ def _lockstep(
     policy: Policy,
     episodes: Collection[int],
     seed: int,
+    on_fail: Callable[[int, str], T] | None,
     on_step: Callable[[int], None],
 ) -> Iterator[T]:
     waiting = iter(episodes)
@@ -154,7 +158,7 @@ def _lockstep(
     active = [index for index in range(len(rows)) if start(index)]
     while active:
         try:
-            actions = policy.act([rows[i].observation for i in active], active)
+            actions = _act(policy, rows, active, skips=on_fail is not None)
             if len(actions) != len(active):
                 raise InvalidEpisodeError(
                     f"it returned {len(actions)} actions for {len(active)} environments"
@@ -169,7 +173,10 @@ def _lockstep(
         try:
             for index, action in zip(active, actions, strict=True):
                 row = rows[index]
-                if _step(row, action):
+                if on_fail is not None and isinstance(action, RowError):
+                    finished[row.episode] = on_fail(row.episode, f"step {row.n_steps}: {action}")
+                    ended.append(index)
+                elif _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
         except _PASSED:
@@ -183,6 +190,16 @@ def _lockstep(
         if ended:
             stopped = {index for index in ended if not start(index)}
             active = [index for index in active if index not in stopped]
+
+
+def _act(policy: Policy, rows: list[_Row[T]], active: list[int], *, skips: bool) -> Sequence[Any]:
+    """Return the actions of the active rows; with ``skips``, errors in place of some."""
+    try:
+        return policy.act([rows[i].observation for i in active], active)
+    except RowError as error:
+        if not skips or error.actions is None:
+            raise
+        return error.actions
 
 
 def _step(row: _Row, action: Any) -> bool:

@@ -144,11 +144,15 @@ class ScriptedPolicy(Policy):
         # A controller may run a network, whose low bits depend on the number of threads.
         with one_torch_thread() if "torch" in sys.modules else nullcontext():
             if self._batched is not None:
-                actions = self._batched(observations, rows, self._infos)
+                found = self._batched(observations, rows, self._infos)
             else:
-                pairs = zip(observations, rows, strict=True)
-                actions = [self._one(observation, row) for observation, row in pairs]
-        return [self._checked(a, row) for a, row in zip(actions, rows, strict=True)]
+                found = [self._one(o, row) for o, row in zip(observations, rows, strict=True)]
+        actions = [self._checked(action, row) for action, row in zip(found, rows, strict=True)]
+        for action in actions:
+            if isinstance(action, RowError):
+                action.actions = actions
+                raise action
+        return actions
 
     def _begin(self, row: int) -> None:
         """Make or reset the instance of a row for its new episode."""
@@ -172,15 +176,19 @@ class ScriptedPolicy(Policy):
             if self._is_class:
                 return call(observation, **self._extras(row, self._told))
             return call(observation, **self._kwargs, **self._extras(row, self._supplied))
+        except RowError as error:
+            return error
         except MinariPipeError:
             raise
         except Exception as exc:
             text = f"controller {self._name!r} raised {type(exc).__name__}: {exc}"
-            raise RowError(row, text) from exc
+            found = RowError(row, text)
+            found.__cause__ = exc
+            return found
 
     def _checked(self, action: Any, row: int) -> Any:
-        if action is None:
-            return None
+        if action is None or isinstance(action, RowError):
+            return action
         action = as_array(action)
         space = self._envs[row].action_space
         try:
@@ -189,7 +197,7 @@ class ScriptedPolicy(Policy):
         except (TypeError, ValueError):  # not numeric
             valid = False
         if not valid:
-            raise RowError(
+            return RowError(
                 row,
                 f"controller {self._name!r} returned {_shown(action)}, which is not in the action "
                 f"space {space}; it must clip its actions",

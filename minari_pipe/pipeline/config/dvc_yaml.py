@@ -114,7 +114,7 @@ def stages(name: str, params: Params) -> list[Stage]:
             [*_collected_keys(params), "collect", "env", "packages.collect"],
             deps=[*_collected_files(folder, scores, params), *chosen],
             outs=[f"{folder}/episodes", *mixed],
-            lists=[f"{folder}/skipped.json"] if params.collect.on_error == "skip" else [],
+            lists=[f"{folder}/skipped.json"] if params.collect.on_error != "fail" else [],
         ),
         Stage(
             "create",

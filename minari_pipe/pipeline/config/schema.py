@@ -121,7 +121,8 @@ class Collect:
     keep: str = "all"
     """``matching``: only episodes that match ``until`` become part of the dataset."""
     on_error: str = "fail"
-    """``skip``: leave out a block whose retries all failed, and list it in the metadata."""
+    """``skip``: leave out a block whose retries all failed, and list it in the metadata.
+    ``skip_episode``: also leave out episodes for which the controller fails."""
     seed: int = 0
     block_episodes: int = 100
     """Episodes in a block, the unit of work of a worker; a rerun reuses finished blocks."""

@@ -538,7 +538,7 @@ def _check_collect(collect: Collect) -> None:
         )
     for key, value, choices in (
         ("keep", collect.keep, ("all", "matching")),
-        ("on_error", collect.on_error, ("fail", "skip")),
+        ("on_error", collect.on_error, ("fail", "skip", "skip_episode")),
     ):
         if value not in choices:
             raise ConfigError(

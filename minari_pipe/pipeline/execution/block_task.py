@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MISTAKES = (ConfigError, MissingDependencyError, TrustError, UnsupportedSpaceError)
 _SECONDS_BETWEEN_TALLIES = 0.2
 #: Longest error text in characters; the metadata keeps it too if the block is skipped.
-_LONGEST_REASON = 1000
+LONGEST_REASON = 1000
 _TALLY = struct.Struct("<qqd")
 
 
@@ -259,8 +259,8 @@ class BlockCall:
             if os.environ.get("HYDRA_FULL_ERROR") == "1":
                 traceback.print_exc(file=sys.stderr)
             text = " ".join(without_credentials(message_of(exc)).split())
-            if len(text) > _LONGEST_REASON:
-                text = f"{text[:_LONGEST_REASON]}..."
+            if len(text) > LONGEST_REASON:
+                text = f"{text[:LONGEST_REASON]}..."
             raised = isinstance(exc, Exception) and not isinstance(exc, OSError | MemoryError)
             return Outcome(error=text, final=_is_final(exc), raised=raised)
         finally:

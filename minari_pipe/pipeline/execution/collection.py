@@ -16,11 +16,16 @@ from minari_pipe.core.tree import leaves
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.pipeline.config.schema import Until
 from minari_pipe.pipeline.execution.block_file import BlockWriter
-from minari_pipe.pipeline.execution.block_task import BlockPlace, EpisodesWork, Tally
+from minari_pipe.pipeline.execution.block_task import (
+    LONGEST_REASON,
+    BlockPlace,
+    EpisodesWork,
+    Tally,
+)
 from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import succeeded
-from minari_pipe.policies.rollout import make_recorder, run_lockstep
+from minari_pipe.policies.rollout import episode_seed, make_recorder, run_lockstep
 from minari_pipe.storage.writer import StableBuffers
 
 
@@ -67,6 +72,8 @@ class CollectBlock(EpisodesWork):
     until: Until
     keeps_all: bool
     stop: Stop
+    skips_episodes: bool = False
+    """Leave out episodes that the policy cannot end."""
 
     def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         """Write the block and return a record with a summary of every episode.
@@ -112,9 +119,13 @@ class CollectBlock(EpisodesWork):
             numbers,
             seed=self.seed,
             n_envs=self.n_envs,
+            on_fail=_failed if self.skips_episodes else None,
             on_step=tally.step,
         )
         for number, (buffer, success) in zip(numbers, running, strict=True):
+            if isinstance(buffer, str):
+                episodes.append(_left_out(number, self.seed, buffer))
+                continue
             _check_values(number, buffer)
             episode_return = float(buffer.rewards.sum())
             matches = bool(self.until) and self.until.matches(episode_return, success)
@@ -166,8 +177,31 @@ class _Sink:
     def truncate(self) -> None:
         self._recorder.truncate()
 
-    def finish(self, episode: int) -> tuple[EpisodeBuffer, bool | None]:
+    def finish(self, episode: int) -> tuple[EpisodeBuffer | str, bool | None]:
         return self._recorder.finish(episode), self._success
+
+
+def _failed(episode: int, reason: str) -> tuple[EpisodeBuffer | str, bool | None]:
+    """Return the reason in place of an episode, which the recorder discards with its next start."""
+    return reason, None
+
+
+def _left_out(number: int, seed: int, reason: str) -> dict[str, Any]:
+    """Return the summary of an episode that the policy could not end."""
+    return {
+        "episode": number,
+        "n_steps": 0,
+        "return": 0.0,
+        "success": None,
+        "matches": False,
+        "kept": False,
+        "report": None,
+        "failed": {
+            "episode": number,
+            "seed": episode_seed(seed, number)[0],
+            "reason": reason[:LONGEST_REASON],
+        },
+    }
 
 
 def _check_values(number: int, buffer: EpisodeBuffer) -> None:

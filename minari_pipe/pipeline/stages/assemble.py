@@ -51,6 +51,8 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
     }
     if made["skipped"]:
         metadata["minari_pipe"]["skipped_blocks"] = [entry["block"] for entry in made["skipped"]]
+    if failed := made.get("failed_episodes"):
+        metadata["minari_pipe"]["failed_episodes"] = failed
     if params.collect.keep == "matching":
         metadata["minari_pipe"]["episodes_collected"] = made["n_collected"]
     if kind := params.kind:

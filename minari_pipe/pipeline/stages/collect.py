@@ -29,7 +29,7 @@ SUFFIX = ".npz"
 #: Number of episodes after which to warn that none matches, if their number is not limited.
 _WITHOUT_MATCH = 1000
 #: Keys of ``collect`` that affect a block's bytes only through the block's own parameters.
-HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep", "on_error")
+HOW_MUCH = ("n_episodes", "n_steps", "exact", "until", "keep")
 
 
 def stop_of(collection: Collect) -> Stop:
@@ -118,6 +118,8 @@ class _Taken:
     n_collected: int = 0
     _blocks: list[dict[str, Any]] = field(default_factory=list)
     _reports: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, Any]] = field(default_factory=list)
+    """Number, seed and reason of the episodes that the policy could not end."""
     _last: int = 0
 
     def take(self, record: dict[str, Any]) -> int:
@@ -126,6 +128,8 @@ class _Taken:
         for episode in record["episodes"]:
             n += 1
             self.count.add(episode["n_steps"], kept=episode["kept"], matches=episode["matches"])
+            if "failed" in episode:
+                self.failed.append(episode["failed"])
             if episode["kept"]:
                 n_kept += 1
                 self._last = episode["n_steps"]
@@ -158,6 +162,12 @@ class _Taken:
             )
         if not count.n_kept:
             missing = f" and {len(self.skipped)} blocks failed" if self.skipped else ""
+            if self.failed:
+                first = self.failed[0]
+                missing += (
+                    f", {len(self.failed)} failed, first episode {first['episode']}, "
+                    f"{first['reason']}"
+                )
             raise ConfigError(f"nothing to make a dataset from: none of {found} was kept{missing}")
         cut = count.n_steps - collection.n_steps if collection.n_steps is not None else 0
         cut_to = self._last - cut if collection.exact and cut else None
@@ -168,6 +178,7 @@ class _Taken:
             "total_steps": count.n_steps - (cut if cut_to is not None else 0),
             "n_collected": self.n_collected,
             "skipped": self.skipped,
+            **({"failed_episodes": self.failed} if self.failed else {}),
             "reports": self._reports,
         }
 
@@ -188,6 +199,7 @@ def _works(
             until=collection.until,
             keeps_all=collection.keep == "all",
             stop=stop_of(collection),
+            skips_episodes=collection.on_error == "skip_episode",
         )
 
 
@@ -259,12 +271,14 @@ def main(run: StageRun) -> None:
     collection, settings = params.collect, params.collected
     assert settings is not None
     policy = PolicyConfig.of(settings, "policy", run.root, trained)
-    skips = collection.on_error == "skip"
+    skips = collection.on_error != "fail"
     list_of_skipped = run.folder / "skipped.json"
     progress = Progress("collect", run.say)
     if warning := crowded(params.engine):
         run.say(f"warning: {warning}")
-    key = run.key(without=[f"collect.{name}" for name in HOW_MUCH])
+    # A block from which failed episodes are left out is no block of a run that they end.
+    named = () if collection.on_error == "skip_episode" else ("on_error",)
+    key = run.key(without=[f"collect.{name}" for name in (*HOW_MUCH, *named)])
     with run.output("episodes") as out, make_engine(params.engine) as engine:
         scheduler = make_scheduler(
             run,
@@ -289,7 +303,14 @@ def main(run: StageRun) -> None:
     if skips:
         write_atomic(list_of_skipped, dump_json({"key": key, "skipped": index["skipped"]}))
     progress.tell_reused(len(index["blocks"]))
-    kept = "" if collection.keep == "all" else f", kept from {index['n_collected']}"
+    failed = index.get("failed_episodes", [])
+    kept = f", kept from {index['n_collected']}" if collection.keep != "all" or failed else ""
+    if failed:
+        first = failed[0]
+        run.say(
+            f"warning: {len(failed)} of {index['n_collected']} episodes failed and are left out, "
+            f"first episode {first['episode']}, {first['reason']}"
+        )
     run.say(f"{index['total_episodes']} episodes, {index['total_steps']} steps{kept}")
 
 

@@ -70,7 +70,8 @@ def create(
         storage.update_episodes(StableBuffers(counted(bar)))
     storage.update_metadata(_metadata(dataset, author))
     # Keep this beside the data, so that validate and publish need not read the blocks again.
-    provenance = {key: index[key] for key in ("files", "reports", "skipped", "n_collected")}
+    keys = ("files", "reports", "skipped", "n_collected", "failed_episodes")
+    provenance = {key: index[key] for key in keys if key in index}
     (out / "provenance.json").write_text(dump_json(provenance), encoding="utf-8")
     with returns.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")

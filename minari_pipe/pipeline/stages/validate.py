@@ -76,6 +76,15 @@ def _reported(folder: Path, params: Config) -> list[Finding]:
     warnings = read_json(scores_folder(folder, params) / "ref_scores.json")["warnings"]
     path = "metadata / eval_env_spec"
     found += [Finding("warning", "ref_scores", path, text) for text in warnings]
+    made = _provenance(folder)
+    if failed := made.get("failed_episodes"):
+        path, first = "metadata / minari_pipe / failed_episodes", failed[0]
+        text = (
+            f"{len(failed)} of {made['n_collected']} episodes are left out "
+            f"(collect.on_error=skip_episode), first episode {first['episode']}, "
+            f"{first['reason']}"
+        )
+        found.append(Finding("warning", "collect", path, text))
     return found + [
         Finding(
             "warning",
@@ -83,7 +92,7 @@ def _reported(folder: Path, params: Config) -> list[Finding]:
             "metadata / minari_pipe / skipped_blocks",
             f"block {entry['block']} is left out (collect.on_error=skip): {entry['reason']}",
         )
-        for entry in _provenance(folder)["skipped"]
+        for entry in made["skipped"]
     ]
 
 

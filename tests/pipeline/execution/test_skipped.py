@@ -1,9 +1,11 @@
-"""``collect.on_error=skip``: what is left out is told everywhere, and left out again."""
+"""``collect.on_error``: what is left out is told everywhere, and left out again."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 
 import pytest
 
@@ -85,3 +87,80 @@ def test_a_hole_is_told_and_made_again_where_it_was(workspace):
     # Another collection is another matter; what is installed is no draft of this workspace now.
     workspace.pipe("+dataset=holes", "collect.seed=5", "publish.replace=true", **TRUSTED)
     assert json.loads((folder / "skipped.json").read_text())["skipped"] == []
+
+
+LOST = """\
+# @package _global_
+defaults: [{/policy: scripted}, _self_]
+dataset: {id: tests/lost-v0, description: a dataset of a controller that loses its way}
+author: {name: Ada}
+env: {id: Pendulum-v1, kwargs: {max_episode_steps: 12}}
+policy:
+  controller: {_target_: my_bot.Bot, turns: 2}
+  noise: {kind: gaussian, scale: 0.1}
+collect: {n_episodes: 12, block_episodes: 5, n_envs: 4, seed: 4, on_error: skip_episode}
+ref_scores: {ref_min_score: -200.0, ref_max_score: 9.0}
+"""
+
+MY_BOT = """\
+class Bot:
+    def __init__(self, rng, turns):
+        self.rng, self.turns = rng, turns
+
+    def __call__(self, observation):
+        self.turns -= self.rng.random() < 0.15
+        assert self.turns > 0, "no way"
+        return [2 * self.rng.random() - 1]
+"""
+
+BOT = {"MINARI_PIPE_TRUSTED_MODULES": "my_bot"}
+
+
+def test_an_episode_for_which_the_controller_fails_is_left_out_and_named(tmp_path):
+    from minari_pipe.policies.rollout import episode_seed
+
+    workspace = dvc_workspace(tmp_path, lost=LOST)
+    (workspace.root / "my_bot.py").write_text(MY_BOT)
+
+    def made(*overrides: str) -> tuple[str, dict]:
+        workspace.pipe("+dataset=lost", *overrides, **BOT)
+        metadata = workspace.json("datasets/tests/lost-v0/data/metadata.json")
+        manifest = workspace.json("datasets/tests/lost-v0/manifest.json")
+        return manifest["content_sha256"], metadata
+
+    content, metadata = made()
+    failed = metadata["minari_pipe"]["failed_episodes"]
+    assert 0 < len(failed) < 12
+    assert metadata["total_episodes"] == 12 - len(failed)
+    for one in failed:
+        assert one["seed"] == episode_seed(4, one["episode"])[0]
+        assert re.fullmatch(
+            r"step \d+: controller 'Bot' raised AssertionError: no way", one["reason"]
+        )
+    (found,) = (
+        finding["message"]
+        for finding in workspace.json("pipelines/lost/validation.json")["findings"]
+        if "skip_episode" in finding["message"]
+    )
+    assert f"{len(failed)} of 12 episodes are left out" in found
+    assert f"first episode {failed[0]['episode']}, step" in found
+    # Which rows fail beside an episode changes nothing of it.
+    other = made("collect.n_envs=1", "collect.block_episodes=7", "engine=processes")
+    assert other[0] == content
+    assert other[1]["minari_pipe"]["failed_episodes"] == failed
+    # A block without its failed episodes is none of a run in which they are errors.
+    done = workspace.call(
+        sys.executable, "-m", "minari_pipe", "+dataset=lost", "collect.on_error=fail", **BOT
+    )
+    assert done.returncode == 1
+    assert re.search(r"failed at episode \d+, step \d+: controller 'Bot' raised Ass", done.stdout)
+
+
+def test_a_controller_that_fails_for_every_episode_makes_no_dataset(tmp_path):
+    workspace = dvc_workspace(tmp_path, lost=LOST)
+    (workspace.root / "my_bot.py").write_text(MY_BOT)
+    command = (sys.executable, "-m", "minari_pipe", "+dataset=lost", "policy.controller.turns=0")
+    done = workspace.call(*command, **BOT)
+    assert done.returncode == 1
+    wanted = "none of the policy's 12 episodes was kept, 12 failed, first episode 0, step 0: contr"
+    assert wanted in done.stdout
