@@ -29,6 +29,19 @@ class RowError(InvalidEpisodeError):
         return self.text
 
 
+def all_valid(actions: list[Any]) -> list[Any]:
+    """Return actions that were chosen one by one.
+
+    Raises:
+        RowError: the first error among them; it holds them all.
+    """
+    for action in actions:
+        if isinstance(action, RowError):
+            action.actions = actions
+            raise action
+    return actions
+
+
 class Policy(ABC):
     """Chooses the actions of the environments of one block, which step in lockstep.
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
-from minari_pipe.policies.base import Policy, RowError
+from minari_pipe.policies.base import Policy, RowError, all_valid
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.random import RandomPolicy
 from minari_pipe.policies.rollout import element
@@ -71,12 +71,19 @@ class NoisyPolicy(Policy):
         try:
             clean = self._policy.act(observations, rows)
         except RowError as error:
-            if error.actions is not None:
-                error.actions = self._all_noisy(error.actions, observations, rows)
-            raise
+            if error.actions is None:
+                raise
+            clean = error.actions
         if len(clean) != len(rows):
             return list(clean)  # the code that runs the policy says what is wrong
-        return self._all_noisy(clean, observations, rows)
+        return all_valid(
+            [
+                action
+                if action is None or isinstance(action, RowError)
+                else self._noisy(action, observation, row)
+                for action, observation, row in zip(clean, observations, rows, strict=True)
+            ]
+        )
 
     def infos(self, row: int) -> dict[str, Any]:
         own = self._policy.infos(row) if self._policy.records_infos else {}
@@ -88,22 +95,12 @@ class NoisyPolicy(Policy):
     def n_episodes(self) -> int | None:
         return self._policy.n_episodes()
 
-    def _all_noisy(
-        self, clean: Sequence[Any], observations: Sequence[Any], rows: Sequence[int]
-    ) -> list[Any]:
-        return [
-            action
-            if action is None or isinstance(action, RowError)
-            else self._noisy(action, observation, row)
-            for action, observation, row in zip(clean, observations, rows, strict=True)
-        ]
-
     def _noisy(self, action: Any, observation: Any, row: int) -> Any:
         try:
             # Noise would hide a wrong shape by broadcasting, and infinity by clipping.
             action = self._clean[row] = element(self._space, action)
         except InvalidEpisodeError as exc:
-            raise RowError(row, str(exc)) from exc
+            return RowError(row, str(exc))
         if self._noise.is_added:
             return self._added(action, row)
         is_random = self._rngs[row].random() < self._noise.scale

@@ -173,10 +173,15 @@ def _lockstep(
         try:
             for index, action in zip(active, actions, strict=True):
                 row = rows[index]
-                if on_fail is not None and isinstance(action, RowError):
-                    finished[row.episode] = on_fail(row.episode, f"step {row.n_steps}: {action}")
+                try:
+                    action = _checked(row, action)
+                except InvalidEpisodeError as error:
+                    if on_fail is None:
+                        raise
+                    finished[row.episode] = on_fail(row.episode, f"step {row.n_steps}: {error}")
                     ended.append(index)
-                elif _step(row, action):
+                    continue
+                if _step(row, action):
                     finished[row.episode] = row.sink.finish(row.episode)
                     ended.append(index)
         except _PASSED:
@@ -202,14 +207,26 @@ def _act(policy: Policy, rows: list[_Row[T]], active: list[int], *, skips: bool)
         return error.actions
 
 
+def _checked(row: _Row, action: Any) -> Any:
+    """Return an action of the policy as an element of its space, or ``None`` to end the episode.
+
+    Raises:
+        InvalidEpisodeError: the policy failed, or returned no such element.
+    """
+    if isinstance(action, RowError):
+        raise action
+    if action is not None:
+        return element(row.action_space, action)
+    if row.n_steps == 0:
+        raise InvalidEpisodeError("the policy returned no action for the first step")
+    return None
+
+
 def _step(row: _Row, action: Any) -> bool:
     """Step one environment; return whether its episode ended."""
     if action is None:
-        if row.n_steps == 0:
-            raise InvalidEpisodeError("the policy returned no action for the first step")
         row.sink.truncate()
         return True
-    action = element(row.action_space, action)
     # Pass a copy, because an environment may modify the array that it receives.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
     recorded = info if row.own_infos is None else _with_own(info, row.own_infos())

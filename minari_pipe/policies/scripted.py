@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from minari_pipe.errors import ConfigError, MinariPipeError
-from minari_pipe.policies.base import Policy, RowError
+from minari_pipe.errors import ConfigError, MinariPipeError, Stopped
+from minari_pipe.policies.base import Policy, RowError, all_valid
 from minari_pipe.policies.batched_controller import (
     PARAMETER,
     BatchedController,
@@ -126,33 +126,35 @@ class ScriptedPolicy(Policy):
     def bind(self, envs: Sequence[gym.Env]) -> None:
         self._envs = envs
         self._infos = [{} for _ in envs]
+        self._rngs = [None] * len(envs)
         if self._batched is not None:
             self._batched.bind(envs)
             return
-        self._rngs = [None] * len(envs)
         self._calls = [None if self._is_class else self._controller] * len(envs)
 
     def start(self, row: int, episode: int, rng: np.random.Generator) -> None:
-        if self._batched is not None:
-            self._batched.start(row, rng)
-            return
         self._rngs[row] = rng
-        if self._is_class:
+        if self._is_class or self._batched is not None:
             self._starting.add(row)
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
         # A controller may run a network, whose low bits depend on the number of threads.
         with one_torch_thread() if "torch" in sys.modules else nullcontext():
             if self._batched is not None:
+                for row in self._starting.intersection(rows):
+                    self._batched.start(row, self._generator(row))
+                self._starting.difference_update(rows)
                 found = self._batched(observations, rows, self._infos)
             else:
                 found = [self._one(o, row) for o, row in zip(observations, rows, strict=True)]
-        actions = [self._checked(action, row) for action, row in zip(found, rows, strict=True)]
-        for action in actions:
-            if isinstance(action, RowError):
-                action.actions = actions
-                raise action
-        return actions
+        return all_valid(
+            [self._checked(action, row) for action, row in zip(found, rows, strict=True)]
+        )
+
+    def _generator(self, row: int) -> np.random.Generator:
+        rng = self._rngs[row]
+        assert rng is not None, "start() comes before act()"
+        return rng
 
     def _begin(self, row: int) -> None:
         """Make or reset the instance of a row for its new episode."""
@@ -178,9 +180,9 @@ class ScriptedPolicy(Policy):
             return call(observation, **self._kwargs, **self._extras(row, self._supplied))
         except RowError as error:
             return error
-        except MinariPipeError:
+        except (MinariPipeError, Stopped, KeyboardInterrupt):
             raise
-        except Exception as exc:
+        except BaseException as exc:  # a planner may call sys.exit, and Rust code panics
             text = f"controller {self._name!r} raised {type(exc).__name__}: {exc}"
             found = RowError(row, text)
             found.__cause__ = exc
@@ -194,7 +196,7 @@ class ScriptedPolicy(Policy):
         try:
             cast = np.asarray(action, space.dtype) if isinstance(space, spaces.Box) else action
             valid = space.contains(cast)
-        except (TypeError, ValueError):  # not numeric
+        except (TypeError, ValueError, OverflowError):  # no numbers, or too large for the dtype
             valid = False
         if not valid:
             return RowError(

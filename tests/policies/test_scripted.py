@@ -13,7 +13,7 @@ from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.controllers import PointMazeWaypoints, next_cells
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.noisy import NoisyPolicy
-from minari_pipe.policies.rollout import run_episodes
+from minari_pipe.policies.rollout import episode_seed, run_episodes, run_lockstep
 from minari_pipe.policies.scripted import ScriptedPolicy
 from tests.conftest import FULL, StepIndex
 
@@ -199,7 +199,21 @@ class ByInfos:
         return by_infos(observations, infos)
 
 
-WAYS = [by_info, ByInfo, ByEnv, ByReset, by_infos, ByInfos]
+class BatchByEnv:
+    """Looks up the goals of the rows when they are reset."""
+
+    def __init__(self, envs: list[gym.Env]) -> None:
+        self.envs, self.goals, self.t = envs, np.zeros(8), np.zeros(8)
+
+    def reset(self, row: int) -> None:
+        self.goals[row], self.t[row] = self.envs[row].unwrapped.goal, 0
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        self.t += 1
+        return (self.goals / self.t)[:, None]
+
+
+WAYS = [by_info, ByInfo, ByEnv, ByReset, by_infos, ByInfos, BatchByEnv]
 
 
 @pytest.mark.parametrize("noise", [None, {"kind": "gaussian", "scale": 0.0}])
@@ -229,6 +243,62 @@ def test_a_class_without_reset_may_draw_when_it_is_made() -> None:
     policy.start(1, 5, generator(5))
     policy.start(0, 6, generator(6))
     assert act(policy, [1]) == first != act(policy, [0])
+
+
+def no_plan(observation: Any, info: dict) -> Any:
+    return None if info["goal"] > 0 else [0.0]
+
+
+def too_far(observation: Any, info: dict) -> Any:
+    return [2.0 if info["goal"] > 0 else 0.0]
+
+
+def ends_the_process(observation: Any, info: dict) -> Any:
+    if info["goal"] > 0:
+        raise SystemExit("no plan")
+    return [0.0]
+
+
+@pytest.mark.parametrize("controller", [no_plan, too_far, ends_the_process])
+def test_an_episode_that_fails_costs_no_other(controller: Any) -> None:
+    def run(n_envs: int, failed: dict[int, str]) -> list[int]:
+        def on_fail(episode: int, reason: str) -> int:
+            failed[episode] = reason
+            return -1
+
+        policy = ScriptedPolicy(controller)
+        found = run_lockstep(
+            Goal, Counted, policy, range(12), seed=0, n_envs=n_envs, on_fail=on_fail
+        )
+        return list(found)
+
+    goals = [Goal().reset(seed=episode_seed(0, episode)[0])[1]["goal"] for episode in range(12)]
+    wanted = {episode for episode, goal in enumerate(goals) if goal > 0}
+    assert 0 < len(wanted) < 12
+    for n_envs in (1, 5):
+        failed: dict[int, str] = {}
+        assert [n for n in run(n_envs, failed) if n >= 0] == [4] * (12 - len(wanted))
+        assert failed.keys() == wanted
+        assert all(reason.startswith("step 0: ") for reason in failed.values())
+
+
+class Counted:
+    """Counts the steps of an episode."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self.n = 0
+
+    def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
+        self.n = 0
+
+    def step(self, *step: Any) -> None:
+        self.n += 1
+
+    def truncate(self) -> None:
+        raise AssertionError("no episode is cut here")
+
+    def finish(self, episode: int) -> int:
+        return self.n
 
 
 def test_a_controller_that_cannot_be_made_for_an_episode_names_it() -> None:

@@ -478,7 +478,7 @@ def _check_values(params: Config) -> None:
                 f"collect.{key} is {value}; a mixture takes whole episodes by share of the steps: "
                 f"set collect.n_steps, or leave both out to take as many as possible"
             )
-    if params.policy.arguments.get("repeat") and collect.n_steps is None:
+    if params.is_mixture and params.policy.arguments.get("repeat") and collect.n_steps is None:
         raise ConfigError(
             "policy.repeat takes episodes again until there are enough; set collect.n_steps"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from minari_pipe.core.episode import EpisodeBuffer
+from minari_pipe.core.messages import without_credentials
 from minari_pipe.core.tree import leaves
 from minari_pipe.errors import InvalidEpisodeError
 from minari_pipe.pipeline.config.schema import Until
@@ -85,7 +87,7 @@ class CollectBlock(EpisodesWork):
         policy = self.policy.make(place)
         episodes: list[dict[str, Any]] = []
         spaces: list[tuple[gym.Space, gym.Space]] = []
-        collected = self._collected(make_env, policy, tally, episodes, spaces)
+        collected = self._collected(make_env, policy, tally, episodes, spaces, place.root)
         with BlockWriter.create(path) as block:
             first = next(collected, None)  # creates the environment, which adds to `spaces`
             if first is not None:
@@ -99,6 +101,7 @@ class CollectBlock(EpisodesWork):
         tally: Tally,
         episodes: list[dict[str, Any]],
         spaces: list[tuple[gym.Space, gym.Space]],
+        root: Path,
     ) -> Iterator[EpisodeBuffer]:
         """Yield the episodes that are kept.
 
@@ -124,7 +127,8 @@ class CollectBlock(EpisodesWork):
         )
         for number, (buffer, success) in zip(numbers, running, strict=True):
             if isinstance(buffer, str):
-                episodes.append(_left_out(number, self.seed, buffer))
+                episodes.append(_left_out(number, self.seed, _stable(buffer, root)))
+                tally.episode(0.0)
                 continue
             _check_values(number, buffer)
             episode_return = float(buffer.rewards.sum())
@@ -186,6 +190,13 @@ def _failed(episode: int, reason: str) -> tuple[EpisodeBuffer | str, bool | None
     return reason, None
 
 
+def _stable(reason: str, root: Path) -> str:
+    """Return a reason as the metadata can hold it: on one line, the same wherever it is made."""
+    text = " ".join(without_credentials(reason).split()).replace(str(root), ".")
+    text = re.sub(r"\b0x[0-9a-fA-F]{6,}", "0x\N{HORIZONTAL ELLIPSIS}", text)  # where objects lay
+    return text.encode("utf-8", "replace").decode()[:LONGEST_REASON]
+
+
 def _left_out(number: int, seed: int, reason: str) -> dict[str, Any]:
     """Return the summary of an episode that the policy could not end."""
     return {
@@ -199,7 +210,7 @@ def _left_out(number: int, seed: int, reason: str) -> dict[str, Any]:
         "failed": {
             "episode": number,
             "seed": episode_seed(seed, number)[0],
-            "reason": reason[:LONGEST_REASON],
+            "reason": reason,
         },
     }
 

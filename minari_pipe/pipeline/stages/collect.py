@@ -86,6 +86,8 @@ def collect(
                 continue
             n = taken.take(record)
             progress.finished(record["episodes"][:n], taken.count)
+            if len(taken.failed) >= _WITHOUT_MATCH and not taken.count.n_kept:
+                break  # whose error is raised below
             is_due = taken.n_collected - n < _WITHOUT_MATCH <= taken.n_collected
             if is_due and n_episodes is None and collection.until and not taken.count.n_matching:
                 progress.warn(
@@ -150,6 +152,12 @@ class _Taken:
         """
         collection, count = self.collection, self.count
         found = f"the policy's {self.n_collected} episodes"
+        if self.failed and not count.n_kept:
+            first = self.failed[0]
+            raise ConfigError(
+                f"nothing to make a dataset from: none of {found} was kept, {len(self.failed)} "
+                f"failed, first episode {first['episode']}, {first['reason']}"
+            )
         if collection.n_steps is not None and count.n_steps < collection.n_steps:
             raise ConfigError(
                 f"collect.n_steps is {collection.n_steps}, but {found} have {count.n_steps} steps"
@@ -162,12 +170,6 @@ class _Taken:
             )
         if not count.n_kept:
             missing = f" and {len(self.skipped)} blocks failed" if self.skipped else ""
-            if self.failed:
-                first = self.failed[0]
-                missing += (
-                    f", {len(self.failed)} failed, first episode {first['episode']}, "
-                    f"{first['reason']}"
-                )
             raise ConfigError(f"nothing to make a dataset from: none of {found} was kept{missing}")
         cut = count.n_steps - collection.n_steps if collection.n_steps is not None else 0
         cut_to = self._last - cut if collection.exact and cut else None

@@ -90,7 +90,8 @@ def _reported(folder: Path, params: Config) -> list[Finding]:
             "warning",
             "collect",
             "metadata / minari_pipe / skipped_blocks",
-            f"block {entry['block']} is left out (collect.on_error=skip): {entry['reason']}",
+            f"block {entry['block']} is left out (collect.on_error={params.collect.on_error}): "
+            f"{entry['reason']}",
         )
         for entry in made["skipped"]
     ]

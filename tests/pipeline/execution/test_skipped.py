@@ -6,9 +6,11 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
+from minari_pipe.pipeline.execution.collection import _stable
 from tests.support.repositories import Workspace, dvc_workspace, hashes
 
 CONFIG = """\
@@ -160,7 +162,19 @@ def test_a_controller_that_fails_for_every_episode_makes_no_dataset(tmp_path):
     workspace = dvc_workspace(tmp_path, lost=LOST)
     (workspace.root / "my_bot.py").write_text(MY_BOT)
     command = (sys.executable, "-m", "minari_pipe", "+dataset=lost", "policy.controller.turns=0")
-    done = workspace.call(*command, **BOT)
-    assert done.returncode == 1
-    wanted = "none of the policy's 12 episodes was kept, 12 failed, first episode 0, step 0: contr"
-    assert wanted in done.stdout
+    for amount, n in (((), 12), (("collect.n_episodes=null", "collect.n_steps=9"), 1000)):
+        done = workspace.call(*command, *amount, "collect.block_episodes=100", **BOT)
+        assert done.returncode == 1
+        wanted = f"none of the policy's {n} episodes was kept, {n} failed, first episode 0, step 0"
+        assert wanted in done.stdout
+
+
+def test_a_reason_is_the_same_wherever_it_is_made_and_holds_no_password():
+    text = (
+        "step 3: GET https://ada:pw@host/plan?key=1 failed\n in /work/place/x <Bot at 0x7f6298ab>"
+    )
+    assert _stable(text, Path("/work/place")) == (
+        "step 3: GET https://…@host/plan?… failed in ./x <Bot at 0x…>"
+    )
+    assert _stable("no map \udcff", Path("/work")) == "no map ?"
+    assert len(_stable("x" * 9999, Path("/work"))) == 1000
