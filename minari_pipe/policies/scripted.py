@@ -127,6 +127,7 @@ class ScriptedPolicy(Policy):
         self._envs = envs
         self._infos = [{} for _ in envs]
         self._rngs = [None] * len(envs)
+        self._starting.clear()
         if self._batched is not None:
             self._batched.bind(envs)
             return
@@ -141,7 +142,7 @@ class ScriptedPolicy(Policy):
         # A controller may run a network, whose low bits depend on the number of threads.
         with one_torch_thread() if "torch" in sys.modules else nullcontext():
             if self._batched is not None:
-                for row in self._starting.intersection(rows):
+                for row in sorted(self._starting.intersection(rows)):
                     self._batched.start(row, self._generator(row))
                 self._starting.difference_update(rows)
                 found = self._batched(observations, rows, self._infos)
