@@ -22,6 +22,9 @@ POLICIES = {
     "minari_pipe.policies.ScriptedPolicy": "minari_pipe.policies.scripted:ScriptedPolicy",
 }
 
+#: The module of the policy that adds noise to the actions of another one.
+NOISY = "minari_pipe.policies.noisy"
+
 #: Controllers for ``ScriptedPolicy`` that come with the package.
 CONTROLLERS = {
     "minari_pipe.policies.controllers.PointMazeWaypoints": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import importlib
 import importlib.metadata
 import math
 import os
@@ -50,7 +51,7 @@ from minari_pipe.pipeline.config.schema import (
 from minari_pipe.pipeline.config.typed import values_of
 from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import inside
-from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.policies import CONTROLLERS, NOISY, registered_policies
 from minari_pipe.policies.noise import Noise
 
 if TYPE_CHECKING:
@@ -180,7 +181,6 @@ def _check_offers(params: Config) -> None:
     """Refuse an environment without what is needed, before training: masks, state, spaces."""
     from minari_pipe.core.environments import make_environment
     from minari_pipe.policies.action_masks import ActionMasks
-    from minari_pipe.policies.noisy import scaled_space
     from minari_pipe.policies.rollout import simulator_state
 
     needs_state = params.collect.record_state and params.collected is not None
@@ -204,7 +204,7 @@ def _check_offers(params: Config) -> None:
             if needs_masks:
                 ActionMasks([made], 1)
             for noise, key in added:
-                scaled_space(noise, made.action_space, key)
+                importlib.import_module(NOISY).scaled_space(noise, made.action_space, key)
             if where == "env" and stores:
                 _storage(params.dataset).check_spaces(
                     made.observation_space,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from minari_pipe.pipeline.config.import_graph import make_importable
 from minari_pipe.pipeline.config.policy_refs import source_file
 from minari_pipe.pipeline.config.schema import SOURCE_KEYS, Environment, PolicySettings, Source
 from minari_pipe.pipeline.execution.block_task import BlockPlace
-from minari_pipe.policies import CONTROLLERS, registered_policies
+from minari_pipe.policies import CONTROLLERS, NOISY, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
 
@@ -86,9 +87,11 @@ def make_policy(
         raise ConfigError(f"{where}: {exc}") from exc
     if settings.noise is None:
         return policy
-    from minari_pipe.policies.noisy import NoisyPolicy  # stages depend on what they import
-
-    return NoisyPolicy(policy, settings.noise, f"{where}.noise")
+    # By its name, as all policies: only stages that run it depend on its code.
+    noisy: Policy = importlib.import_module(NOISY).NoisyPolicy(
+        policy, settings.noise, f"{where}.noise"
+    )
+    return noisy
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,16 @@ import yaml
 
 from minari_pipe import load_dataset
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.config.dvc_yaml import OUTPUT_VERSION, dependency, dvc_yaml, read_params
+from minari_pipe.pipeline.config.dvc_yaml import (
+    OUTPUT_VERSION,
+    dependency,
+    dvc_yaml,
+    read_params,
+    stage_code,
+)
 from minari_pipe.pipeline.config.hydra_compose import recompose
 from minari_pipe.pipeline.config.oc_env import literal_texts
+from minari_pipe.pipeline.config.schema import params_of
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.workspace import write_if_changed
 from tests.conftest import CHECKOUT, FULL
@@ -315,6 +322,18 @@ def test_a_line_in_the_code_of_a_stage_reruns_it(checkout, tmp_path):
     assert would_run() == set(expected)
     if FULL:
         assert run(workspace, "+dataset=tiny") == expected
+
+
+def test_the_code_of_noise_is_a_dependency_of_the_stage_that_adds_it(checkout, tmp_path):
+    root = checkout.copy(tmp_path).root
+    params = read_params("tiny", root)
+    params["policy"] = {"_target_": "minari_pipe.policies.ScriptedPolicy", "controller": {}}
+    code = root / "minari_pipe" / "policies" / "noisy.py"
+    for noise in (None, {"kind": "epsilon", "scale": 0.1}):
+        params["policy"]["noise"] = noise
+        found = {stage: stage_code(params_of(params), stage, root) for stage in ALL}
+        depending = [stage for stage, files in found.items() if code in files]
+        assert depending == ([] if noise is None else ["collect"])
 
 
 FILES = {
