@@ -88,8 +88,9 @@ class BatchedController:
         """
         batch = zeros(self._space, self._n_rows)
         fill(batch, observations, rows)
-        seen = [infos[row] if row in rows else {} for row in range(self._n_rows)]
-        offered = {"rngs": list(self._rngs), "infos": seen, "envs": self._envs}
+        offered: dict[str, Any] = {"rngs": list(self._rngs), "envs": self._envs}
+        if self.takes_infos:
+            offered["infos"] = [infos[r] if r in rows else {} for r in range(self._n_rows)]
         extras = {name: offered[name] for name in self._call_takes}
         actions = self._split(self._call(**{PARAMETER: batch}, **self._call_kwargs, **extras))
         return [actions[row] for row in rows]

@@ -52,10 +52,9 @@ class ScriptedPolicy(Policy):
       are empty in rows without an episode, and the environments.
     - A **class**, called once for each block as ``cls(**kwargs)`` or ``cls(envs=envs, **kwargs)``;
       its instance is called like the function, with ``rngs`` and ``infos`` if it takes them.
-      ``reset(row)`` or
-      ``reset(row, rng)`` is called at the start of every episode; a class without it must keep no
-      state between calls. PyTorch modules are such classes; the parameters are those of
-      ``forward``.
+      ``reset(row)`` or ``reset(row, rng)`` is called at the start of every episode; a class without
+      it must keep no state between calls. PyTorch modules are such classes; the parameters are
+      those of ``forward``.
 
     A row's action must depend on that row alone. Results that are computed element by element or
     along a row then have the same bits in every row. A matrix product may round differently in
@@ -108,7 +107,7 @@ class ScriptedPolicy(Policy):
             )
             self._told = ("info",) if self._is_class and _takes(controller, "info") else ()
         self._envs: Sequence[gym.Env] = ()
-        self._rngs: list[np.random.Generator | None] = []
+        self._rngs: dict[int, np.random.Generator] = {}
         self._infos: list[dict[str, Any]] = []
         self._calls: list[Controller | None] = []
         self._starting: set[int] = set()
@@ -126,7 +125,6 @@ class ScriptedPolicy(Policy):
     def bind(self, envs: Sequence[gym.Env]) -> None:
         self._envs = envs
         self._infos = [{} for _ in envs]
-        self._rngs = [None] * len(envs)
         self._starting.clear()
         if self._batched is not None:
             self._batched.bind(envs)
@@ -143,7 +141,7 @@ class ScriptedPolicy(Policy):
         with one_torch_thread() if "torch" in sys.modules else nullcontext():
             if self._batched is not None:
                 for row in sorted(self._starting.intersection(rows)):
-                    self._batched.start(row, self._generator(row))
+                    self._batched.start(row, self._rngs[row])
                 self._starting.difference_update(rows)
                 found = self._batched(observations, rows, self._infos)
             else:
@@ -151,11 +149,6 @@ class ScriptedPolicy(Policy):
         return all_valid(
             [self._checked(action, row) for action, row in zip(found, rows, strict=True)]
         )
-
-    def _generator(self, row: int) -> np.random.Generator:
-        rng = self._rngs[row]
-        assert rng is not None, "start() comes before act()"
-        return rng
 
     def _begin(self, row: int) -> None:
         """Make or reset the instance of a row for its new episode."""
