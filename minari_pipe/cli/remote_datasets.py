@@ -91,11 +91,11 @@ def published_card(
 ) -> tuple[Facts, dict[str, Any], bytes | None]:
     """Return what the card of a remote's dataset says, its description, and its film."""
     from minari_pipe.datasets.cards.page import FILM
-    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
+    from minari_pipe.datasets.cards.summary import FILES, summary_of
 
     card = read_card(remote, name, there, (*FILES, FILM))
     manifest = parsed(there.manifest, f"its {MANIFEST}") if there.manifest else {}
-    facts = summary_of(
+    said = summary_of(
         name,
         metadata,
         card,
@@ -105,4 +105,4 @@ def published_card(
         },
         content_sha256=manifest.get("content_sha256"),
     )
-    return facts, description_of(card), card.get(FILM)
+    return *said, card.get(FILM)

@@ -89,11 +89,11 @@ def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
     from minari_pipe.datasets.cards.folder import LARGEST, files_of_card
     from minari_pipe.datasets.cards.page import FILM
     from minari_pipe.datasets.cards.site import Entry
-    from minari_pipe.datasets.cards.summary import FILES, description_of, summary_of
+    from minari_pipe.datasets.cards.summary import FILES, summary_of
 
     content = known_manifest(data) or {}
     card = files_of_card(data.parent, content, (*FILES, FILM), most=LARGEST)
-    facts = summary_of(
+    said = summary_of(
         name,
         metadata,
         card,
@@ -101,7 +101,7 @@ def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
         content_sha256=content.get("content_sha256"),
         storage=None if "episodes.csv" in card else MinariStorage.read(data),
     )
-    return Entry(facts, description_of(card), card.get(FILM))
+    return Entry(*said, card.get(FILM))
 
 
 def _remote_entries(

@@ -6,13 +6,17 @@ import json
 import shutil
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
+import minari_pipe
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.manifest import read_manifest
 from minari_pipe.datasets.cards.folder import FILES
 from minari_pipe.datasets.cards.page import FILM
 from tests.cli.test_cli import ID, error, make, run
+from tests.support.repositories import hashes
 
 
 def place() -> Path:
@@ -36,6 +40,27 @@ def test_card_writes_the_files_beside_the_data() -> None:
 def test_card_without_a_film_says_nothing_of_one() -> None:
     make()
     assert "film" not in run("card", ID, "--no-film").stdout
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_card_is_the_same_with_and_without_a_driver_of_graphics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with minari_pipe.DataCollector(gym.make("InvertedPendulum-v5")) as env:
+        env.reset(seed=3)
+        env.step(np.zeros(1, np.float32))
+        card = env.create_dataset("pole/still-v0").storage.data_path.parent / "card"
+    monkeypatch.setenv("MUJOCO_GL", "none there")
+    assert ", no film: " in run("card", "pole/still-v0").stdout
+    without = hashes(card)
+    monkeypatch.delenv("MUJOCO_GL")
+    said = run("card", "pole/still-v0").stdout
+    found = hashes(card)
+    found.pop(FILM, None)
+    assert found == without
+    assert set(without) | {FILM} == set(FILES)
+    if "no film" in said:
+        pytest.skip(f"no driver on this machine: {said}")
 
 
 def test_card_leaves_other_files_alone() -> None:

@@ -7,6 +7,9 @@ import io
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -65,7 +68,7 @@ def dataset(tmp_path: Path) -> Path:
 
 def test_a_card_alone_tells_what_the_data_tell(dataset: Path) -> None:
     facts = facts_at(dataset / "data")
-    found = summary_of("aa/b-v3", facts.metadata, card_files(facts), facts.files)
+    found, _ = summary_of("aa/b-v3", facts.metadata, card_files(facts), facts.files)
     assert (found.total_episodes, found.total_steps) == (3, 6)
     for name in ("ids", "seeds"):
         assert getattr(found.outcomes, name) == getattr(facts.outcomes, name)
@@ -81,7 +84,7 @@ def test_a_card_alone_tells_what_the_data_tell(dataset: Path) -> None:
 
 def test_without_a_card_the_table_of_episodes_tells_the_returns(dataset: Path) -> None:
     storage = MinariStorage.read(dataset / "data")
-    found = summary_of("aa/b-v3", {}, {}, {}, storage=storage)
+    found, _ = summary_of("aa/b-v3", {}, {}, {}, storage=storage)
     assert found.outcomes.returns.tolist() == [3.0, 4.0, 1.5]
     assert found.outcomes.terminated is None
 
@@ -99,14 +102,14 @@ def test_without_a_card_the_table_of_episodes_tells_the_returns(dataset: Path) -
 )
 def test_a_damaged_table_counts_for_none(table: bytes) -> None:
     card = {"episodes.csv": table, "stats.json": b"[1]", "croissant.json": b"{"}
-    found = summary_of("aa/b-v3", {"total_episodes": 7}, card, {})
+    found, _ = summary_of("aa/b-v3", {"total_episodes": 7}, card, {})
     assert found.total_episodes == 7
     assert not found.columns
 
 
 @pytest.mark.parametrize("stats", [b'{"a": 1}', b'{"a": {"mean": ["x"]}}', b'{"a": {}}', b"{}"])
 def test_damaged_statistics_are_left_out(stats: bytes) -> None:
-    assert not summary_of("aa/b-v3", {}, {"stats.json": stats}, {}).columns
+    assert not summary_of("aa/b-v3", {}, {"stats.json": stats}, {})[0].columns
 
 
 def test_a_site_has_a_page_for_each_dataset_and_a_list_of_all(
@@ -249,7 +252,22 @@ def test_an_older_site_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     os.symlink(tmp_path / "other", tmp_path / "link")
     with pytest.raises(LinkError, match="symlink"):
         write_site(tmp_path / "link", [], "Mine")
-    assert not [name for name in os.listdir(tmp_path) if name.startswith(".site-")]
+    assert sorted(os.listdir(tmp_path)) == ["link", "other", "site"]
+
+
+def test_what_a_killed_command_left_is_removed(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from minari_pipe.datasets.cards.site import write_site\n"
+        "die = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write_site(pathlib.Path(sys.argv[1]), [('aa/b-v3', die)], 'Mine')\n"
+    )
+    target = tmp_path / "site"
+    done = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert os.listdir(tmp_path) != []
+    write_site(target, given(entry("aa/b-v3")), "Mine")
+    assert os.listdir(tmp_path) == ["site"]
 
 
 def test_texts_of_strangers_stay_inert(tmp_path: Path) -> None:

@@ -123,18 +123,18 @@ def histogram(
     base = _HEIGHT - _BOTTOM
     y = _Axis(0, max(max(counts, default=0), 1), base, _TOP)
     bars = []
-    n = len(counts)
+    n = max(len(counts), 1)
+    edges = [low * (1 - place / n) + high * (place / n) for place in range(n + 1)]
+    names = list(map(number, edges))
     for place, value in enumerate(counts if high > low else counts[:1]):
         if not value:
             continue
-        first, last = place / n, (place + 1) / n
-        edges = (low * (1 - first) + high * first, low * (1 - last) + high * last)
-        left, right = x.at(edges[0]), x.at(edges[1])
+        left, right = x.at(edges[place]), x.at(edges[place + 1])
         if high <= low:  # one value: a bar in the middle
             left, right = left - 12, right + 12
         gap = min(1.0, (right - left) / 4)
         top = y.at(value)
-        words = f"{value:,} episodes from {number(edges[0])} to {number(edges[1])}"
+        words = f"{value:,} episodes from {names[place]} to {names[place + 1]}"
         bars.append(
             f'<rect x="{_px(left + gap / 2)}" y="{_px(top)}" '
             f'width="{_px(max(right - left - gap, 1))}" height="{_px(base - top)}">'

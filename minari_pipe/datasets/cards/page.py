@@ -171,7 +171,7 @@ def spread_of(returns: Floats) -> str:
         return "none is finite"
     n = len(returns) - len(finite)
     odd = f", and {n:,} {'is' if n == 1 else 'are'} not finite" if n else ""
-    low, middle, high = (float(value) for value in np.quantile(finite, (0, 0.5, 1)))
+    low, middle, high = float(finite.min()), float(np.median(finite)), float(finite.max())
     if low == high:
         return f"all {number(low)}{odd}"
     mean, deviation = number(float(finite.mean())), number(float(finite.std()))
@@ -304,10 +304,13 @@ def _columns(facts: Facts) -> Iterator[dict[str, Any]]:
             "about": _about(column),
             "charts": with_charts,
             "bounded": bounded,
-            "rows": [
-                _row(name, one, with_charts, bounded)
-                for name, one in zip(_element_names(column), shown, strict=False)
-            ],
+            "n": len(shown),
+            "rows": Markup(
+                "\n".join(
+                    _row(name, one, with_charts, bounded)
+                    for name, one in zip(_element_names(column), shown, strict=False)
+                )
+            ),
         }
 
 
@@ -327,7 +330,7 @@ def _element_names(column: Column) -> Iterator[str]:
         yield ", ".join(map(str, place))
 
 
-def _row(name: str, element: ElementFacts, chart: bool, bounded: bool) -> Markup:
+def _row(name: str, element: ElementFacts, chart: bool, bounded: bool) -> str:
     """Return a row of the table of a column; a page has up to 1,000, too many for a template."""
     shown = [number(element.statistics[key]) for key in _SHOWN]
     row = f'<tr><th scope="row">{name}</th>'
@@ -337,7 +340,8 @@ def _row(name: str, element: ElementFacts, chart: bool, bounded: bool) -> Markup
     if bounded:
         ends = (element.at_low, element.at_high)
         shown += ["" if share is None else html.escape(percent(share)) for share in ends]
-    return Markup(row + "".join(f'<td class="n">{text}</td>' for text in shown) + "</tr>")
+    cells = '</td><td class="n">'.join(shown)
+    return f'{row}<td class="n">{cells}</td></tr>'
 
 
 def _left_out(facts: Facts) -> str:

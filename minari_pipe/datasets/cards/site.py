@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from minari_pipe.core.dataset_id import parse_dataset_id
+from minari_pipe.core.files.locks import hidden_folder
 from minari_pipe.core.json_object import json_object
 from minari_pipe.datasets.cards import charts
 from minari_pipe.datasets.cards.facts import Facts
@@ -110,9 +109,8 @@ def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]],
     refuse_dataset(target)
     _refuse_others(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".site-", dir=target.parent))
-    new = aside / "new"
-    try:
+    with hidden_folder(target.parent) as aside:
+        new = aside / "new"
         names = []
         found = []
         for dataset_id, read in entries:
@@ -137,11 +135,8 @@ def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]],
         datasets = [row["facts"] for _, row in found]
         index = {"title": title, "datasets": datasets, "files": sorted(names)}
         _write(new / _JSON, json.dumps(index).encode())
-        new.chmod(0o755)
         _refuse_others(target)
         _put(new, target, aside / "old")
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return len(found)
 
 

@@ -38,8 +38,10 @@ def summary_of(
     *,
     content_sha256: str | None = None,
     storage: MinariStorage | None = None,
-) -> Facts:
-    """Return what a card and the metadata say of a dataset.
+) -> tuple[Facts, dict[str, Any]]:
+    """Return what a card and the metadata say of a dataset, and its ``croissant.json``.
+
+    The second is empty if it cannot be read.
 
     Args:
         dataset_id: id of the dataset.
@@ -54,9 +56,9 @@ def summary_of(
     if outcomes is None and storage is not None:
         outcomes = outcomes_of(storage)
     columns, elements = _columns(card.get("stats.json", b""))
-    said = description_of(card)
+    said = _croissant(card)
     texts = {key: line_of(said.get(name)) for key, name in RAI_NAMES.items()}
-    return Facts(
+    facts = Facts(
         dataset_id,
         {key: value for key, value in metadata.items() if key not in faults},
         outcomes or Outcomes([], [], np.zeros(0, np.int64), np.zeros(0)),
@@ -66,10 +68,10 @@ def summary_of(
         content_sha256,
         texts={key: text for key, text in texts.items() if text},
     )
+    return facts, said
 
 
-def description_of(card: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the content of a card's ``croissant.json``; empty if it cannot be read."""
+def _croissant(card: Mapping[str, bytes]) -> dict[str, Any]:
     try:
         return json_object(card.get("croissant.json", b"{}"))
     except ValueError:
