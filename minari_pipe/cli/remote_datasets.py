@@ -95,7 +95,7 @@ def published_card(
 
     card = read_card(remote, name, there, (*FILES, FILM))
     manifest = parsed(there.manifest, f"its {MANIFEST}") if there.manifest else {}
-    said = summary_of(
+    facts, description = summary_of(
         name,
         metadata,
         card,
@@ -105,4 +105,4 @@ def published_card(
         },
         content_sha256=manifest.get("content_sha256"),
     )
-    return *said, card.get(FILM)
+    return facts, description, card.get(FILM)

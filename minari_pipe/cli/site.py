@@ -93,7 +93,7 @@ def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
 
     content = known_manifest(data) or {}
     card = files_of_card(data.parent, content, (*FILES, FILM), most=LARGEST)
-    said = summary_of(
+    facts, description = summary_of(
         name,
         metadata,
         card,
@@ -101,7 +101,7 @@ def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:
         content_sha256=content.get("content_sha256"),
         storage=None if "episodes.csv" in card else MinariStorage.read(data),
     )
-    return Entry(*said, card.get(FILM))
+    return Entry(facts, description, card.get(FILM))
 
 
 def _remote_entries(

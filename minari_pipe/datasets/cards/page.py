@@ -171,7 +171,7 @@ def spread_of(returns: Floats) -> str:
         return "none is finite"
     n = len(returns) - len(finite)
     odd = f", and {n:,} {'is' if n == 1 else 'are'} not finite" if n else ""
-    low, middle, high = float(finite.min()), float(np.median(finite)), float(finite.max())
+    low, middle, high = (float(value) for value in np.quantile(finite, (0, 0.5, 1)))
     if low == high:
         return f"all {number(low)}{odd}"
     mean, deviation = number(float(finite.mean())), number(float(finite.std()))

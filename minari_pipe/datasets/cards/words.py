@@ -77,9 +77,7 @@ def number(value: float | None) -> str:
     if value != value:  # faster than math.isnan: a page has thousands of numbers
         return "NaN"
     text = f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
-    if "-" in text or "+" in text:
-        return text.replace("-", "\N{MINUS SIGN}").replace("e+", "e")
-    return text
+    return text.replace("-", "\N{MINUS SIGN}").replace("e+", "e")
 
 
 def percent(share: float) -> str:
