@@ -58,7 +58,9 @@ def _fail(trouble: str, root: Path) -> None:
     if trouble == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if trouble == "hangs":
-        (root / "hanging").write_text(str(os.getpid()))
+        own = root / f"hanging.{os.getpid()}"
+        own.write_text(str(os.getpid()))
+        own.rename(root / "hanging")  # whole as soon as it is there
         time.sleep(600)
     raise AssertionError(trouble)
 
