@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import __main__ as program
+from benchmarks import command as program
 from benchmarks import environments, report, scale_chart, slow
 from benchmarks.cases import acting, all_cases, scale, tiny_cases
 from benchmarks.measure import Case, Goal, Result, Seconds, Side, Skipped, Unit, When, measure

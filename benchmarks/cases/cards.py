@@ -19,7 +19,7 @@ from benchmarks import work
 from benchmarks.measure import Case, Goal, Side, Sides, Skipped, When
 from benchmarks.work import Shape
 from minari_pipe.checks.film import film
-from minari_pipe.cli.site import local_entries
+from minari_pipe.cli.site import local_entries, side_by_side
 from minari_pipe.core.files.checksums import entry_of
 from minari_pipe.datasets.cards.folder import card_files, facts_at, write_card
 from minari_pipe.datasets.cards.site import write_site
@@ -54,7 +54,9 @@ def cases() -> Iterator[Case]:
         when=When.FULL,
     )  # fmt: skip
     size = f"{_SITE:,} datasets"
-    yield Case("card", "site", size, _site, Goal(at_most=3), repeats=3, when=When.FULL)
+    yield Case(
+        "card", "site", size, _site, Goal(at_most=3), clock="wall", repeats=3, when=When.FULL
+    )
     yield Case(
         "card", "index of a site", size, _index, Goal(at_most=1.5), unit="MB", repeats=1,
         when=When.FULL,
@@ -117,7 +119,8 @@ def _root() -> Path:
 
 
 def _write_site(root: Path) -> Any:
-    return write_site(root / ".." / "site", local_entries(str(root), all=True), "Datasets")
+    entries = local_entries(str(root), all=True)
+    return write_site(root / ".." / "site", entries, "Datasets", run=side_by_side)
 
 
 def _site() -> Sides:

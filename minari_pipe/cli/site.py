@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from minari_pipe.core.files.manifest import entries_of
 from minari_pipe.core.files.manifest_update import known_manifest
 from minari_pipe.core.messages import one_line
 from minari_pipe.datasets.library import list_local_datasets
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.workspace import find_root
 from minari_pipe.remotes import Remote, is_address
 from minari_pipe.remotes.hosting import list_remote_datasets, opened
@@ -25,7 +25,11 @@ from minari_pipe.remotes.transfer.download import look
 from minari_pipe.storage.base import MinariStorage
 
 if TYPE_CHECKING:
-    from minari_pipe.datasets.cards.site import Entry
+    from minari_pipe.datasets.cards.site import Entry, Given, Written
+    from minari_pipe.pipeline.execution.engines.base import Outcome
+
+#: fewer datasets are written in one process
+_FEW = 200
 
 
 def site(
@@ -42,11 +46,10 @@ def site(
 
     if source == "remote" or (is_address(source) and not Path(source).is_dir()):
         place, prefix = remote_place(source, None)
-        entries = _remote_entries(place, prefix, all)
+        n = write_site(output, _remote_entries(place, prefix, all), "Datasets")
     else:
         place = str(_root(source))
-        entries = local_entries(place, all)
-    n = write_site(output, entries, "Datasets")
+        n = write_site(output, local_entries(place, all), "Datasets", run=side_by_side)
     print(f"{counted(n, 'dataset')}: {one_line(output / 'index.html')}")
 
 
@@ -83,6 +86,38 @@ def local_entries(root: str, all: bool) -> Iterator[tuple[str, Callable[[], Entr
             os.environ[ROOT_VARIABLE] = before
     for name, (metadata, data) in found.items():
         yield name, partial(_local_entry, name, metadata, data)
+
+
+def side_by_side(call: Callable[[Given], Written], given: Iterable[Given]) -> Iterator[Written]:
+    """Do what ``map`` does, on all cores if there is more to do than starting processes costs.
+
+    Raises:
+        MinariPipeError: a process was killed.
+    """
+    from minari_pipe.pipeline.config import schema
+    from minari_pipe.pipeline.execution.engines.processes import ProcessesEngine
+
+    datasets = list(given)
+    if len(datasets) < _FEW:
+        yield from map(call, datasets)
+        return
+    with ProcessesEngine(schema.Engine(name="processes")) as engine:
+        size = -(-len(datasets) // engine.n_workers)
+        for start in range(0, len(datasets), size):
+            engine.submit(start, partial(_all, call, datasets[start : start + size]))
+        outcomes: dict[int, Outcome] = {}
+        while len(outcomes) * size < len(datasets):
+            outcomes.update(engine.wait(1.0))
+    for _, outcome in sorted(outcomes.items()):
+        if outcome.value is None:
+            raise MinariPipeError(f"the site is not written: {outcome.error}")
+        yield from outcome.value["written"]
+
+
+def _all(call: Callable[[Given], Written], given: list[Given]) -> Outcome:
+    from minari_pipe.pipeline.execution.engines.base import Outcome
+
+    return Outcome({"written": list(map(call, given))})
 
 
 def _local_entry(name: str, metadata: dict[str, Any], data: Path) -> Entry:

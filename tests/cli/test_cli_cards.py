@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import gymnasium as gym
@@ -11,10 +13,13 @@ import numpy as np
 import pytest
 
 import minari_pipe
+from minari_pipe.cli import site
 from minari_pipe.core.datasets_root import get_dataset_path
 from minari_pipe.core.files.manifest import read_manifest
 from minari_pipe.datasets.cards.folder import FILES
 from minari_pipe.datasets.cards.page import FILM
+from minari_pipe.datasets.cards.site import write_site
+from minari_pipe.errors import MinariPipeError
 from tests.cli.test_cli import ID, error, make, run
 from tests.support.repositories import hashes
 
@@ -157,3 +162,40 @@ def test_site_shows_what_a_workspace_has_published(
     monkeypatch.chdir(tmp_path)
     for source in ("workspace", str(tmp_path)):
         assert run("site", source).stdout == "1 dataset: site/index.html\n"
+
+
+def _sites(monkeypatch: pytest.MonkeyPatch, few: int) -> int:
+    monkeypatch.setattr(site, "_FEW", few)
+    entries = site.local_entries(str(get_dataset_path()), all=True)
+    return write_site(Path(f"site{few}"), entries, "Datasets", run=site.side_by_side)
+
+
+def test_a_site_of_several_processes_is_that_of_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(5):
+        make(dataset_id=f"aa/b{number}-v0")
+    broken = get_dataset_path() / "aa" / "b1-v0" / "data" / "main_data.hdf5"
+    broken.write_bytes(broken.read_bytes()[:100])
+    for few in (0, 100):
+        with pytest.warns(UserWarning, match="aa/b1-v0 is left out: .*main_data.hdf5"):
+            assert _sites(monkeypatch, few) == 4
+    assert hashes(Path("site0")) == hashes(Path("site100"))
+
+
+def test_a_site_is_as_it_was_if_a_process_that_writes_it_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make()
+    assert _sites(monkeypatch, 0) == 1
+    before = hashes(tmp_path)
+    monkeypatch.setattr(site, "_local_entry", kill_own_process)
+    with pytest.raises(MinariPipeError, match="the site is not written: its process was killed"):
+        _sites(monkeypatch, 0)
+    assert hashes(tmp_path) == before
+
+
+def kill_own_process(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

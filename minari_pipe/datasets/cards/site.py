@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,32 @@ class Entry:
         return parse_dataset_id(self.facts.dataset_id)[0] or ""
 
 
-def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]], title: str) -> int:
+#: id of a dataset, with what reads it
+Given = tuple[str, Callable[[], Entry]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written of a dataset.
+
+    Attributes:
+        names: its files in the site.
+        namespace: its namespace.
+        row: what a list shows of it.
+        left_out: why nothing was written; empty if it was.
+    """
+
+    names: Sequence[str] = ()
+    namespace: str = ""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    left_out: str = ""
+
+
+#: Calls a function with each dataset and returns the results in their order, as ``map`` does.
+Run = Callable[[Callable[[Given], Written], Iterable[Given]], Iterable[Written]]
+
+
+def write_site(target: Path, entries: Iterable[Given], title: str, run: Run = map) -> int:
     """Write a site into a folder, in place of an older site; return the number of datasets.
 
     Args:
@@ -96,6 +121,7 @@ def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]],
         entries: the ids of the datasets, in the order of the pages, each with what reads it. One
             that cannot be read is left out with a warning.
         title: heading of the first page.
+        run: calls what writes a dataset with each of them, maybe in other processes.
 
     Raises:
         ConfigError: the folder holds files that are not those of a site.
@@ -111,33 +137,39 @@ def write_site(target: Path, entries: Iterable[tuple[str, Callable[[], Entry]]],
     target.parent.mkdir(parents=True, exist_ok=True)
     with hidden_folder(target.parent) as aside:
         new = aside / "new"
-        names = []
-        found = []
-        for dataset_id, read in entries:
-            try:
-                entry = read()
-                row = _row(entry)
-                files = dict(_files(entry, row))
-            except Exception as error:  # whatever a stranger's dataset raises, the others are shown
-                is_own = isinstance(error, MinariPipeError)
-                reason = str(error) if is_own else f"{type(error).__name__}: {error}"
-                warnings.warn(f"{dataset_id} is left out: {reason}", stacklevel=2)
-                continue
-            found.append((entry.namespace, row))
-            for name, content in files.items():
-                names.append(name)
-                _write(new / name, content)
-        if not found:
+        done = []
+        for one in run(partial(_write_dataset, new), entries):
+            if one.left_out:
+                warnings.warn(one.left_out, stacklevel=2)
+            else:
+                done.append(one)
+        if not done:
             raise ConfigError(f"there are no datasets to show, so no site is written to {target}")
-        for name, content in _lists(found, title):
-            names.append(name)
+        lists = dict(_lists(done, title))
+        for name, content in lists.items():
             _write(new / name, content)
-        datasets = [row["facts"] for _, row in found]
-        index = {"title": title, "datasets": datasets, "files": sorted(names)}
+        datasets = [one.row["facts"] for one in done]
+        files = sorted([*lists, *(name for one in done for name in one.names)])
+        index = {"title": title, "datasets": datasets, "files": files}
         _write(new / _JSON, json.dumps(index).encode())
         _refuse_others(target)
         _put(new, target, aside / "old")
-    return len(found)
+    return len(done)
+
+
+def _write_dataset(folder: Path, given: Given) -> Written:
+    dataset_id, read = given
+    try:
+        entry = read()
+        row = _row(entry)
+        files = dict(_files(entry, row))
+    except Exception as error:  # whatever a stranger's dataset raises, the others are shown
+        is_own = isinstance(error, MinariPipeError)
+        reason = str(error) if is_own else f"{type(error).__name__}: {error}"
+        return Written(left_out=f"{dataset_id} is left out: {reason}")
+    for name, content in files.items():
+        _write(folder / name, content)
+    return Written(list(files), entry.namespace, row)
 
 
 def _put(new: Path, target: Path, old: Path) -> None:
@@ -206,14 +238,14 @@ def _files(entry: Entry, row: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield row["still"], entry.still
 
 
-def _lists(found: list[tuple[str, dict[str, Any]]], title: str) -> Iterator[tuple[str, bytes]]:
+def _lists(done: list[Written], title: str) -> Iterator[tuple[str, bytes]]:
     """Yield the pages that list datasets, by name."""
-    if len(found) <= MOST:
-        yield _INDEX, _list([row for _, row in found], title)
+    if len(done) <= MOST:
+        yield _INDEX, _list([one.row for one in done], title)
         return
-    of: dict[str, list[dict[str, Any]]] = {}
-    for namespace, row in found:
-        of.setdefault(namespace, []).append(row)
+    of: dict[str, list[Mapping[str, Any]]] = {}
+    for one in done:
+        of.setdefault(one.namespace, []).append(one.row)
     alone = of.pop("", [])
     names = [
         {
@@ -231,7 +263,7 @@ def _lists(found: list[tuple[str, dict[str, Any]]], title: str) -> Iterator[tupl
 
 
 def _list(
-    rows: list[dict[str, Any]],
+    rows: list[Mapping[str, Any]],
     title: str,
     *,
     namespaces: list[dict[str, str]] | None = None,
