@@ -31,6 +31,7 @@ COMMANDS = (
     "migrate",
     "recover",
     "init",
+    "recipes",
     "release",
     "bump",
     "diff",

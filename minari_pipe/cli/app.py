@@ -17,6 +17,7 @@ from minari_pipe.cli.cards import card, report
 from minari_pipe.cli.datasets import delete, list_datasets, show
 from minari_pipe.cli.edits import combine, compact, migrate, recover, split
 from minari_pipe.cli.lineage import diff, reproduce
+from minari_pipe.cli.recipes import recipes
 from minari_pipe.cli.site import site
 from minari_pipe.cli.transfers import download, upload
 from minari_pipe.cli.validation import validate
@@ -105,6 +106,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "migrate": migrate,
     "recover": recover,
     "init": init,
+    "recipes": recipes,
     "release": release,
     "bump": bump,
     "diff": diff,

@@ -43,8 +43,10 @@ def bump(
 ) -> None:
     """Raise the version in a dataset's config to the next free one."""
     done = raise_version(name)
-    print(f"{done.path}: dataset.id is {done.after}, was {done.before}")
+    others = f", and of {done.n - 1} more tasks alike" if done.n > 1 else ""
+    print(f"{done.path}: dataset.id is {done.after}, was {done.before}{others}")
+    words = f"-m +dataset={name}" if done.n > 1 else f"+dataset={name}"
     print(
-        f"next: run python -m minari_pipe +dataset={name}, commit, then run minari-pipe release "
+        f"next: run python -m minari_pipe {words}, commit, then run minari-pipe release "
         f"{done.after}"
     )

@@ -548,6 +548,24 @@ def _require(distributions: tuple[str, ...], env_id: str, pip: str) -> None:
             ) from exc
 
 
+def pip_of(env_id: str) -> str | None:
+    """Return the argument of ``pip install`` for an environment's package, without importing it.
+
+    None if Gymnasium has it, or if nothing is known of it.
+
+    Example:
+        >>> pip_of("BabyAI-GoToObj-v0"), pip_of("Ant-v5"), pip_of("CartPole-v1")
+        ('minigrid', 'gymnasium[mujoco]', None)
+    """
+    for package in PACKAGES:
+        if re.match(package.pattern, env_id):
+            return package.pip
+    spec = registry.get(env_id)
+    entry_point = entry_point_name(spec.entry_point) if spec else ""
+    found = (pip for prefix, (_, pip) in SIMULATORS.items() if entry_point.startswith(prefix))
+    return next(found, None)
+
+
 def packages_of(env_id: str) -> dict[str, str]:
     """Return the versions of the distributions that decide what ``env_id`` does, by name.
 

@@ -83,19 +83,19 @@ def released(root: Path, name: str, dataset_id: str, change: str) -> DatasetExis
     )
 
 
-def next_version(root: Path, dataset_id: str) -> str:
-    """Return the id with the next version that is neither released nor published.
+def next_version(root: Path, *dataset_ids: str) -> str:
+    """Return the first id with the next version in which none of them is released or published.
 
     Args:
         root: the workspace.
-        dataset_id: an id with a version.
+        dataset_ids: ids with the same version.
     """
-    namespace, name, version = parse_dataset_id(dataset_id)
+    names = [parse_dataset_id(one) for one in dataset_ids]
     taken = [root / "releases", root / "catalog"]
-    for number in itertools.count((version or 0) + 1):
-        found = gen_dataset_id(namespace, name, number)
-        if not any((folder / f"{found}.json").is_file() for folder in taken):
-            return found
+    for number in itertools.count((names[0][2] or 0) + 1):
+        found = [gen_dataset_id(namespace, name, number) for namespace, name, _ in names]
+        if not any((folder / f"{one}.json").is_file() for folder in taken for one in found):
+            return found[0]
     raise AssertionError("there is always a next number")
 
 

@@ -27,9 +27,8 @@ NOISY = "minari_pipe.policies.noisy"
 
 #: Controllers for ``ScriptedPolicy`` that come with the package.
 CONTROLLERS = {
-    "minari_pipe.policies.controllers.PointMazeWaypoints": (
-        "minari_pipe.policies.controllers:PointMazeWaypoints"
-    ),
+    f"minari_pipe.policies.controllers.{name}": f"minari_pipe.policies.controllers:{name}"
+    for name in ("AntMazeGait", "PointMazeWaypoints")
 }
 
 ENTRY_POINTS = "minari_pipe.policies"

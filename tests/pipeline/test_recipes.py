@@ -16,8 +16,10 @@ from minari_pipe.pipeline.config import hydra_compose, schema
 from minari_pipe.pipeline.config.dvc_yaml import dvc_yaml, stages
 from minari_pipe.pipeline.config.families import family_params
 from minari_pipe.pipeline.config.help_text import help_text
+from minari_pipe.pipeline.config.hydra_compose import every_task
 from minari_pipe.pipeline.config.mixtures import completed
 from minari_pipe.pipeline.config.policy_refs import CHOOSING
+from minari_pipe.pipeline.config.tasks import names_in
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.build import environment_factory, make_policy
 from minari_pipe.policies.base import Policy
@@ -29,6 +31,8 @@ FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.y
 KINDS = ("expert", "medium", "random", "medium_replay")
 """Kinds of datasets of which each family that comes with the package has one."""
 POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
+#: the first recipe of each file
+FIRST = [f"{name}_{tasks[0]}" if (tasks := names_in(name)) else name for name in NAMES]
 
 
 def params_of(name: str, root: Path) -> schema.Config:
@@ -40,7 +44,7 @@ def params_of(name: str, root: Path) -> schema.Config:
 
 def test_the_recipes_and_the_families_are_there():
     of_families = [f"{family}_{kind}" for family in FAMILIES for kind in (*KINDS, "medium_expert")]
-    assert {"door_expert", "door_human", "pointmaze_umaze", *of_families} <= set(NAMES)
+    assert {"door_expert", "door_human", "pointmaze", *of_families} <= set(NAMES)
     assert {"cartpole", "inverted_pendulum", "pendulum"} <= set(FAMILIES)
     assert sorted(schema.POLICY_SCHEMAS) == POLICIES
 
@@ -59,10 +63,22 @@ def test_the_datasets_of_a_family_want_the_same_of_it_and_the_same_checkpoint(fa
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_opens_with_the_command_that_runs_it(name):
     text = (CHECKOUT / "conf" / "dataset" / f"{name}.yaml").read_text()
-    assert text.startswith(f"# @package _global_\n# python -m minari_pipe +dataset={name}\n")
+    command = f"# @package _global_\n# python -m minari_pipe +dataset={name}"
+    found = [f"{command} task={task}\n" for task in names_in(name)] or [f"{command}\n"]
+    assert text.startswith(tuple(found))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_composes_to_an_id_of_its_own_and_is_listed(tmp_path):
+    found = [one for name in NAMES for one in every_task(name)]
+    ids = [one.config.dataset.id for one in found]
+    assert len(set(ids)) == len({one.name for one in found}) == len(found) >= len(NAMES)
+    for one in found:
+        prepare(one.name, completed(one.config, tmp_path), None, tmp_path)
+        assert not one.config.dataset.id.startswith(("D4RL/", "mujoco/", "atari/", "minigrid/"))
+        assert (one.config.recipe.replaces is None) == (one.config.recipe.differs is None)
+
+
+@pytest.mark.parametrize("name", FIRST)
 def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request):
     params = params_of(name, tmp_path)
     assert params.dataset.requirements
@@ -90,7 +106,10 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
         ("relocate_expert", 4_000 if FULL else 3_000, 0.99, range(100) if FULL else range(4)),
         # whose returns are spread from -600 to 11,000
         *([("pen_expert", 7_000, 0.75, range(100))] if FULL else []),
-        ("pointmaze_umaze", 235, 1.0, range(100) if FULL else range(40)),
+        ("pointmaze_umaze", 3.5, 1.0, range(100) if FULL else range(20)),
+        ("antmaze_medium-play", *([0.9] * 2 if FULL else [0.8] * 2), range(40 if FULL else 8)),
+        *([("antmaze_umaze", 0.95, 0.95, range(40))] if FULL else []),
+        *([("antmaze_large-diverse", 0.8, 0.8, range(40))] if FULL else []),
     ],
 )
 def test_the_experts_are_experts_on_unseen_seeds(

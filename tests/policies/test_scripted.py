@@ -10,7 +10,7 @@ import pytest
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.policies.base import Policy, RowError
-from minari_pipe.policies.controllers import PointMazeWaypoints, next_cells
+from minari_pipe.policies.controllers import AntMazeGait, PointMazeWaypoints, next_cells
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.noisy import NoisyPolicy
 from minari_pipe.policies.rollout import episode_seed, run_episodes, run_lockstep
@@ -404,9 +404,12 @@ def test_next_cells_lead_to_the_goal_around_walls() -> None:
     assert len(following) == 7
 
 
-def test_the_waypoint_controller_needs_a_maze() -> None:
-    with pytest.raises(ConfigError, match="needs a PointMaze environment"):
-        PointMazeWaypoints(StepIndex())
+@pytest.mark.parametrize(
+    ("controller", "maze"), [(PointMazeWaypoints, "Point"), (AntMazeGait, "Ant")]
+)
+def test_a_controller_of_mazes_needs_one(controller: type, maze: str) -> None:
+    with pytest.raises(ConfigError, match=f"needs an? {maze}Maze environment"):
+        controller(StepIndex())
 
 
 @pytest.fixture
@@ -414,10 +417,12 @@ def robotics() -> None:
     gym.register_envs(pytest.importorskip("gymnasium_robotics"))
 
 
-def run_maze(env_id: str, n_episodes: int, **kwargs: Any) -> tuple[float, float]:
+def run_maze(
+    env_id: str, n_episodes: int, controller: type = PointMazeWaypoints, **kwargs: Any
+) -> tuple[float, float]:
     """Success rate and mean return over the seeds 0, 1, … ."""
     env = gym.make(env_id, **kwargs)
-    policy = ScriptedPolicy(PointMazeWaypoints)
+    policy = ScriptedPolicy(controller)
     policy.bind([env])
     returns, successes = [], []
     for episode in range(n_episodes):
@@ -440,6 +445,13 @@ def test_the_waypoint_controller_solves_the_umaze(robotics: None) -> None:
     success, mean_return = run_maze("PointMaze_UMaze-v3", 100 if FULL else 20)
     assert success == 1.0
     assert mean_return >= 235
+
+
+def test_the_gait_walks_an_ant_to_its_goal(robotics: None) -> None:
+    success, mean_return = run_maze(
+        "AntMaze_Medium_Diverse_GR-v5", 40 if FULL else 5, AntMazeGait, continuing_task=False
+    )
+    assert success == mean_return == 1.0
 
 
 def test_the_waypoint_controller_follows_a_goal_that_moves(robotics: None) -> None:

@@ -381,6 +381,16 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
     for parent in parents if isinstance(parents, list) else ():
         if isinstance(parent, dict):
             yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
+    recipe = _mapping(made.get("recipe"))
+    for name, key in (
+        ("Stands beside", "replaces"),
+        ("Size of that", "hosted_size"),
+        ("Differs from that", "differs"),
+        ("License of the environment", "environment_license"),
+        ("Not tried yet", "unverified"),
+    ):
+        if text := line_of(recipe.get(key)):
+            yield name, text
     if noise := _mapping(made.get("noise")):
         yield "Noise on the actions", _noise(noise)
     scores = made.get("ref_scores")

@@ -35,6 +35,12 @@ def datasets() -> list[str]:
     return sorted(found)
 
 
+def dataset_file(name: str) -> Path | None:
+    """Return ``conf/dataset/NAME.yaml`` of the workspace, or the packaged one, if there is one."""
+    files = (folder / "dataset" / f"{name}.yaml" for folder in (conf_dir(), packaged_conf()))
+    return next((file for file in files if file.is_file()), None)
+
+
 def families() -> list[str]:
     """Return the names of the families that a dataset can belong to."""
     found = {p.stem for d in {conf_dir(), packaged_conf()} for p in (d / "family").glob("*.yaml")}

@@ -20,7 +20,7 @@ from minari_pipe.pipeline.config.typed import hydra_node
 HELP = """\
 minari_pipe makes, checks, versions and publishes offline RL datasets.
 
-  python -m minari_pipe +dataset=NAME [key=value ...]
+  python -m minari_pipe +dataset=NAME [task=TASK] [key=value ...]
 
 Composes conf/dataset/NAME.yaml, writes pipelines/NAME/{{params,dvc}}.yaml, lets DVC run the stages
 that changed, publishes into datasets/, installs into the Minari root and uploads a released
@@ -30,7 +30,7 @@ datasets: {datasets}
 
   key=value            set a key for this run, e.g. collect.n_episodes=10 author.name=Ada
   engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
-  -m +dataset=a,b      several datasets, one after another; '+dataset=glob(*)' for all
+  -m +dataset=a,b      several datasets, one after another; all tasks of one: -m +dataset=NAME
   --cfg job            print the composed config; run nothing
   --dry-run            show which stages would run and why; run and write nothing
   --draft              upload to publish.targets even if the version is not released
@@ -43,6 +43,7 @@ datasets: {datasets}
 
 other commands, each with --help
   minari-pipe init                   make this folder a workspace
+  minari-pipe recipes                list what +dataset can choose, with tasks and needs
   minari-pipe release ID             freeze a published version
   minari-pipe bump NAME              raise the version in conf/dataset/NAME.yaml
   minari-pipe reproduce ID           remake a released version and compare it
@@ -79,7 +80,7 @@ def help_text(words: list[str]) -> str:
         return "\n\n".join(_about(word) for word in words)
     # Hydra's own help takes twice as long to list its groups.
     keys = OmegaConf.to_yaml(
-        OmegaConf.structured(hydra_node(schema.Config)(family=hydra_node(schema.Family)()))
+        OmegaConf.structured(hydra_node(schema.Composition)(family=hydra_node(schema.Family)()))
     )
     indented = "".join(f"  {line}\n" for line in keys.splitlines())
     return HELP.format(

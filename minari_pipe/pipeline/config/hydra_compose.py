@@ -31,8 +31,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from minari_pipe.core.messages import printable
 from minari_pipe.errors import ConfigError, MinariPipeError, TrustError, did_you_mean
-from minari_pipe.pipeline.config import oc_env, schema
-from minari_pipe.pipeline.config.conf_files import conf_dir, datasets, packaged_conf
+from minari_pipe.pipeline.config import oc_env, schema, tasks
+from minari_pipe.pipeline.config.conf_files import conf_dir, dataset_file, datasets, packaged_conf
 from minari_pipe.pipeline.config.hydra_errors import hydra_message, translated
 from minari_pipe.pipeline.config.hydra_guard import (
     HYDRA_OVERRIDES,
@@ -90,8 +90,20 @@ def _state(name: str, *, _node_: Node) -> str:
 
 
 def normalize_argv(argv: list[str]) -> list[str]:
-    """Replace ``dataset=x`` by ``+dataset=x``, since the group is not in the defaults list."""
-    return [re.sub(r"^dataset=", "+dataset=", argument) for argument in argv]
+    """Write the choice of a dataset as Hydra needs it.
+
+    ``dataset=x`` becomes ``+dataset=x``, since the group is not in the defaults list, and the name
+    of a pipeline, ``+dataset=x_task``, becomes ``+dataset=x task=task``.
+    """
+    argv = [re.sub(r"^dataset=", "+dataset=", argument) for argument in argv]
+    return [word for argument in argv for word in _with_task(argument)]
+
+
+def _with_task(argument: str) -> list[str]:
+    name = argument.removeprefix("+dataset=")
+    if name == argument or dataset_file(name) is not None:
+        return [argument]
+    return tasks.choices().get(name, [argument])
 
 
 def run(
@@ -113,6 +125,8 @@ def run(
     """
     primary = _prepare()
     flags = _parse(normalize_argv(argv))
+    if flags.multirun:
+        flags.overrides = _with_all_tasks(flags.overrides)
     if flags.hydra_help:
         # This needs no dataset, whose files could ask Hydra to set up logging.
         flags.overrides, flags.others = [], ["--hydra-help"]
@@ -160,6 +174,15 @@ def _for_shells() -> Iterator[None]:
     print("\n".join(word for word in words if re.fullmatch(r"[\w./=+:,@-]+", word)))
 
 
+def _with_all_tasks(overrides: list[str]) -> list[str]:
+    """Return the overrides of a sweep, over all tasks of a file whose task they do not give."""
+    chosen = [word.partition("=")[2] for word in overrides if word.startswith("+dataset=")]
+    if len(chosen) != 1 or any(word.startswith("task=") for word in overrides):
+        return overrides
+    known = tasks.names_in(chosen[0])
+    return [*overrides, f"task={','.join(known)}"] if known else overrides
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
     """Parse Hydra's flags; ``overrides`` holds the overrides, ``others`` all other words."""
     parser = get_args_parser()
@@ -190,6 +213,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def recompose(overrides: list[str]) -> Composed:
     """Compose recorded overrides as a command line would, refusing settings of Hydra."""
     primary = _prepare()
+    overrides = normalize_argv(overrides)
     settings = [o for o in overrides if OF_HYDRA.match(o)]
     if settings:
         raise TrustError(f"recorded overrides must not configure Hydra itself: {settings[0]}")
@@ -271,18 +295,51 @@ def plain(cfg: DictConfig, hydra_cfg: Any) -> Composed:
         raise ConfigError(
             f"no dataset chosen; add +dataset=NAME, where NAME is one of: {', '.join(datasets())}"
         )
-    known = [f.name for f in fields(schema.Config)]
+    known = [f.name for f in fields(schema.Composition)]
     given = [str(key) for key in cfg if key != "hydra"]
     _refuse_unknown(given, known, "")
     body = _body(_without_places(cfg, hydra_cfg), known, hydra_cfg)
-    values = _values(body, f"conf/dataset/{hydra_cfg.runtime.choices['dataset']}.yaml")
-    _check_keys(values)
-    config = read(Config, values)
+    chosen = hydra_cfg.runtime.choices["dataset"]
+    tasks.choose(body, chosen)
+    config = _config(body, chosen)
     # Unresolved, as typed: resolved overrides would hold values of the environment and of files.
     words = OmegaConf.to_container(hydra_cfg.overrides.task, resolve=False)
     assert isinstance(words, list)
     name = check_pipeline_name(config.pipeline)  # before it is a part of any path
     return Composed(name, config, [str(word) for word in words], body)
+
+
+def _config(body: DictConfig, dataset: str) -> Config:
+    values = _values(body, f"conf/dataset/{dataset}.yaml")
+    _check_keys(values)
+    return read(Config, values)
+
+
+def every_task(dataset: str) -> list[Composed]:
+    """Compose ``conf/dataset/NAME.yaml`` for each of its tasks, or as it is if it has none.
+
+    Raises:
+        ConfigError: as in :func:`run`.
+    """
+    choice = f"+dataset={dataset}"
+    known = tasks.names_in(dataset)
+    if not known:
+        return [recompose([choice])]
+    primary = _prepare()
+    with translated():
+        cfg = _hydras([choice, f"task={known[0]}"], primary)  # the rest only resolves it again
+        keys = [f.name for f in fields(schema.Composition)]
+        body = _body(_without_places(cfg, cfg.hydra), keys, cfg.hydra)
+        found = []
+        for task in known:
+            one = body.copy()
+            one._set_parent(body._get_parent())
+            one.task = task
+            tasks.choose(one, dataset)
+            config = _config(one, dataset)
+            name = check_pipeline_name(config.pipeline)
+            found.append(Composed(name, config, [choice, f"task={task}"], one))
+    return found
 
 
 def family(name: str, overrides: list[str]) -> Shared:

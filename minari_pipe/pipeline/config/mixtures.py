@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minari_pipe.errors import ConfigError, did_you_mean
-from minari_pipe.pipeline.config import conf_files, dvc_yaml, hydra_compose
+from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.config.shares import exact_shares
+from minari_pipe.pipeline.config.tasks import choices
 from minari_pipe.pipeline.config.typed import MISSING
 from minari_pipe.pipeline.config.validate_config import filled
 
@@ -79,7 +80,7 @@ def parents(config: Config, root: Path) -> list[hydra_compose.Composed]:
 
 
 def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
-    known = conf_files.datasets()
+    known = choices()
     if name not in known:
         raise ConfigError(
             f"policy.parents: no dataset {name!r}.{did_you_mean(name, known)} Known: "
@@ -87,7 +88,7 @@ def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
         )
     if name in seen:
         raise ConfigError(f"{name} is mixed from itself: {' -> '.join([*seen, name])}")
-    overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or [f"+dataset={name}"]
+    overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or known[name]
     found = recomposed(overrides, root, seen=(*seen, name))
     return Parent(found, found.config.scores_pipeline(found.name))
 

@@ -72,6 +72,25 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What a reader of the recipe or of its dataset may ask, beside the settings."""
+
+    replaces: Optional[str] = field(default=None, metadata=_OMITTED)
+    """Id of the hosted dataset that this one stands beside."""
+    hosted_size: Optional[str] = field(default=None, metadata=_OMITTED)
+    """Its size, such as ``13,210 episodes, 1,000,000 steps``."""
+    differs: Optional[str] = field(default=None, metadata=_OMITTED)
+    """How this one differs from it."""
+    cpu_hours: Optional[float] = field(default=None, metadata=_OMITTED)
+    """What all stages take together, on one core."""
+    megabytes: Optional[float] = field(default=None, metadata=_OMITTED)
+    """Disk space of the dataset."""
+    environment_license: Optional[str] = field(default=None, metadata=_OMITTED)
+    unverified: Optional[str] = field(default=None, metadata=_OMITTED)
+    """What nobody has tried yet, if so."""
+
+
+@dataclass(frozen=True)
 class Author:
     """The author of the dataset."""
 
@@ -501,6 +520,7 @@ class Config:
     validate: Validate = field(default_factory=Validate)
     card: Card = field(default_factory=Card)
     publish: Publish = field(default_factory=Publish)
+    recipe: Recipe = field(default_factory=Recipe, metadata=_OMITTED)
     packages: dict[str, dict[str, str]] = field(default_factory=dict, metadata=_of(None))
     """Versions of the packages that determine what each stage writes; not a key of a config."""
 
@@ -546,6 +566,16 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Composition(Config):
+    """What Hydra composes: the configuration of a dataset, with the tasks that its file is for."""
+
+    task: Optional[str] = None
+    """One of ``tasks``, if the file makes several datasets."""
+    tasks: Any = None
+    """Their names, or values by name, which the file uses as ``${tasks[${task}].KEY}``."""
+
+
+@dataclass(frozen=True)
 class Shared:
     """The configuration that the datasets of a family share: a pipeline of its own."""
 
@@ -581,6 +611,7 @@ SECTIONS = {
     "validate": Validate,
     "card": Card,
     "publish": Publish,
+    "recipe": Recipe,
 }
 
 #: The policies of this package, by their names in ``conf/policy``.
@@ -617,6 +648,6 @@ def register() -> None:
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
-    store.store(name="schema", node=hydra_node(Config))
+    store.store(name="schema", node=hydra_node(Composition))
     for name, policy in POLICY_SCHEMAS.items():
         store.store(group="policy", name=f"{name}_schema", node=hydra_node(policy))

@@ -118,6 +118,11 @@ def values_of(part: Any) -> Any:
         return {
             name: value
             for name, (each, value) in found.items()
-            if not ("omitted" in each.metadata and value == each.default)
+            if not ("omitted" in each.metadata and value == _default(each))
         }
     return part
+
+
+def _default(each: Field[Any]) -> Any:
+    factory = each.default_factory
+    return each.default if factory is NO_DEFAULT else values_of(factory())

@@ -21,11 +21,16 @@ class Bumped(NamedTuple):
     path: Path
     """The edited file."""
     before: str
+    """The id of the dataset, or of the first."""
     after: str
+    n: int
+    """How many datasets the file makes."""
 
 
 def bump(name: str) -> Bumped:
     """Raise the version of ``dataset.id`` in ``conf/dataset/NAME.yaml``, and change nothing else.
+
+    The datasets of a file with tasks share one version: the next that is free for all of them.
 
     Raises:
         ConfigError: the workspace has no such file, the file does not contain the full id, or it
@@ -36,24 +41,40 @@ def bump(name: str) -> Bumped:
     if not PIPELINE_NAME.fullmatch(name) or not path.is_file():
         raise ConfigError(_no_file(name, root))
     file = path.relative_to(root)
-    composed = str(hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id)
+    ids = _ids(name)
     text = path.read_bytes().decode()  # keeps line endings
-    start, end = _place_of_id(text, str(file), composed)
-    if parse_dataset_id(composed)[2] is None:
-        raise ConfigError(f"{file}: dataset.id {composed!r} has no version; add one, such as -v0")
-    new_id = next_version(root, composed)
-    edited = text[:start] + text[start:end].replace(composed, new_id, 1) + text[end:]
-    write_atomic(path, edited)
+    start, end = _place_of_id(text, str(file), ids[0])
+    version = parse_dataset_id(ids[0])[2]
+    if version is None:
+        raise ConfigError(f"{file}: dataset.id {ids[0]!r} has no version; add one, such as -v0")
+    new = f"-v{parse_dataset_id(next_version(root, *ids))[2]}"
+    written, wanted = text[start:end], [_with(one, version, new) for one in ids]
+    if not _with(written, version, new):
+        raise ConfigError(
+            f"{file}: dataset.id {ids[0]!r} is built from other values; raise the version where it "
+            "is set"
+        )
+    write_atomic(path, text[:start] + _with(written, version, new) + text[end:])
     try:
-        found = hydra_compose.recompose([f"+dataset={name}"]).config.dataset.id
-        if found != new_id:
+        if (found := _ids(name)) != wanted:
             raise ConfigError(
-                f"{file}: after setting {new_id!r}, dataset.id is {found!r}; edit the file"
+                f"{file}: after setting {wanted[0]!r}, dataset.id is {found[0]!r}; edit the file"
             )
     except MinariPipeError:
         write_atomic(path, text)
         raise
-    return Bumped(file, composed, new_id)
+    return Bumped(file, ids[0], wanted[0], len(ids))
+
+
+def _ids(name: str) -> list[str]:
+    """Return the ids of the datasets that a file makes: one, or one for each task."""
+    return [one.config.dataset.id for one in hydra_compose.every_task(name)]
+
+
+def _with(text: str, version: int, new: str) -> str:
+    """Return a text with another version; empty if the version does not stand in it."""
+    before, found, after = text.rpartition(f"-v{version}")
+    return before + new + after if found else ""
 
 
 def _no_file(name: str, root: Path) -> str:
@@ -80,12 +101,7 @@ def _place_of_id(text: str, file: str, composed: str) -> tuple[int, int]:
         )
     key, value = found
     start, end = value.start_mark.index, value.end_mark.index
-    if start < key.end_mark.index or composed not in text[start:end]:
-        raise ConfigError(
-            f"{file}: dataset.id {composed!r} is built from other values; raise the version where "
-            f"it is set"
-        )
-    return start, end
+    return (start, end) if start >= key.end_mark.index else (end, end)  # an alias
 
 
 def _value(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:

@@ -17,6 +17,7 @@ from minari_pipe.pipeline.config.families import check_family, sync_family
 from minari_pipe.pipeline.config.mixtures import recomposed
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Config, params_values
+from minari_pipe.pipeline.config.tasks import names_in
 from minari_pipe.pipeline.config.validate_config import prepare
 from minari_pipe.pipeline.execution.inputs import Inputs
 from minari_pipe.pipeline.execution.stage import EXPERIMENT_VARIABLE, typed_overrides
@@ -92,7 +93,9 @@ def _sync_family(name: str, params: Config, root: Path) -> bool:
 def _known(root: Path) -> dict[str, list[str]]:
     """Map each pipeline to its overrides: the recorded ones, or those of a new config."""
     configs = sorted((root / "conf" / "dataset").glob("*.yaml"))
-    found = {path.stem: [f"+dataset={path.stem}"] for path in configs}
+    # of a file with tasks, only those that have been run
+    stems = [path.stem for path in configs if not names_in(path.stem)]
+    found = {name: [f"+dataset={name}"] for name in stems}
     for path in sorted((root / "pipelines").glob("*/params.yaml")):
         recorded = dvc_yaml.read_params(path.parent.name, root) or {}
         # The pipeline of a family is composed together with its datasets.

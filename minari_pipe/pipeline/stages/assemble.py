@@ -13,6 +13,7 @@ from minari_pipe.core.metadata import dump_metadata
 from minari_pipe.errors import MinariPipeError
 from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.config.schema import Config, params_values
+from minari_pipe.pipeline.config.typed import values_of
 from minari_pipe.pipeline.workspace import read_json
 from minari_pipe.storage.formats import METADATA_FILE_NAME
 
@@ -58,6 +59,8 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
     if kind := params.kind:
         chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
         metadata["minari_pipe"]["family"] = {"name": params.family_name, "kind": kind, **chosen}
+    if about := values_of(params.recipe):
+        metadata["minari_pipe"]["recipe"] = about
     if params.is_mixture:
         # Not in `combined_datasets`: real Minari uploads and downloads all datasets named there.
         metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")

@@ -192,7 +192,7 @@ def test_bump_raises_the_version_in_its_file_and_changes_nothing_else(tmp_path, 
         record = workspace.root / folder / "ab" / f"c-v{version}.json"
         record.parent.mkdir(parents=True)
         record.touch()
-    assert bump("mine") == (Path("conf/dataset/mine.yaml"), "ab/c-v9", "ab/c-v12")
+    assert bump("mine") == (Path("conf/dataset/mine.yaml"), "ab/c-v9", "ab/c-v12", 1)
     expected = BUMPED.replace("'ab/c-v9'", "'ab/c-v12'").replace("\n", "\r\n")
     assert path.read_bytes() == expected.encode()
     (path.parent / "link.yaml").symlink_to("mine.yaml")
@@ -202,7 +202,10 @@ def test_bump_raises_the_version_in_its_file_and_changes_nothing_else(tmp_path, 
 
 
 FOREIGN = {
-    "interpolated": (BUMPED.replace("'ab/c-v9'", "'ab/${author.name}-v9'"), "built from other va"),
+    "interpolated": (
+        BUMPED.replace("'ab/c-v9'", "'ab/c-v${collect.n_episodes}'"),
+        "built from other va",
+    ),
     "an alias": (
         BUMPED.replace('"of ab/c-v9"', "&id ab/c-v9").replace("'ab/c-v9'", "*id"),
         "dataset.id 'ab/c-v9' is built from other values",

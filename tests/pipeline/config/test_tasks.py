@@ -1,0 +1,193 @@
+"""One file makes a dataset for each of its tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+
+import minari_pipe.cli.recipes as recipes
+from minari_pipe.errors import ConfigError
+from minari_pipe.pipeline.config import hydra_compose
+from minari_pipe.pipeline.config.help_text import help_text
+from minari_pipe.pipeline.config.hydra_compose import Composed, every_task
+from minari_pipe.pipeline.config.mixtures import completed
+from minari_pipe.pipeline.releases.bump import bump
+from tests.support.workspaces import make_workspace, minari_pipe, run_ok, tiny, write_config
+
+PAIR = """\
+# @package _global_
+defaults: [{/policy: random}, {/policy@ref_scores.expert: random}, _self_]
+task: ???
+tasks:
+  cart: {env: CartPole-v1, n: 2}
+  swing: {env: Acrobot-v1, n: 3}
+dataset: {id: "pair/${task}-v0", description: "${tasks[${task}].env}, at random"}
+author: {name: Ada, email: ada@example.org}
+env: {id: "${tasks[${task}].env}", kwargs: {max_episode_steps: 20}}
+collect: {n_episodes: "${tasks[${task}].n}"}
+ref_scores: {n_episodes: 4, ref_min_score: -9.0, ref_max_score: 500.0}
+recipe: {replaces: "OLD/${task}-v0", differs: not at all, cpu_hours: 0.1}
+"""
+TINY = tiny("ab/tiny-v0").replace("CartPole-v1", "CartPole-v1, kwargs: {max_episode_steps: 20}")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_workspace(tmp_path, pair=PAIR, tiny=TINY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MINARI_PIPE_CONF", raising=False)
+    return tmp_path
+
+
+def composed(*words: str) -> Composed:
+    GlobalHydra.instance().clear()
+    return hydra_compose.recompose(list(words))
+
+
+def test_a_sweep_makes_all_tasks_and_a_run_one(root: Path) -> None:
+    both = run_ok(root, "-m", "+dataset=pair")
+    assert "pair_cart: ran collect" in both
+    assert "pair_swing: ran collect" in both
+    for name, n in (("cart", 2), ("swing", 3)):
+        folder = root / "datasets" / "pair" / f"{name}-v0"
+        metadata = json.loads((folder / "data" / "metadata.json").read_text())
+        assert metadata["total_episodes"] == n
+        about = {"replaces": f"OLD/{name}-v0", "differs": "not at all", "cpu_hours": 0.1}
+        assert metadata["minari_pipe"]["recipe"] == about
+        assert f"| Stands beside | OLD/{name}-v0 |" in (folder / "card" / "card.md").read_text()
+        assert "tasks" not in (root / "pipelines" / f"pair_{name}" / "params.yaml").read_text()
+    assert "pair_swing: up to date" in run_ok(root, "+dataset=pair_swing")
+
+
+def test_the_job_shows_the_chosen_task_alone(root: Path) -> None:
+    shown = yaml.safe_load(run_ok(root, "+dataset=pair", "task=swing", "--cfg", "job", "--resolve"))
+    assert shown["tasks"] == {"swing": {"env": "Acrobot-v1", "n": 3}}
+    assert (shown["task"], shown["pipeline"]) == ("swing", "pair_swing")
+    assert shown["dataset"]["id"] == "pair/swing-v0"
+
+
+@pytest.mark.parametrize("word", ["+dataset=pair_cart", "dataset=pair_cart"])
+def test_the_name_of_its_pipeline_chooses_a_task(word: str, root: Path) -> None:
+    long, short = composed("+dataset=pair", "task=cart"), composed(word)
+    assert (long.name, long.config, long.overrides) == (short.name, short.config, short.overrides)
+
+
+def test_a_file_comes_before_a_task_of_the_same_name(root: Path) -> None:
+    write_config(root, "pair_cart", tiny("ab/other-v0"))
+    assert composed("+dataset=pair_cart").config.dataset.id == "ab/other-v0"
+
+
+def test_a_pipeline_can_have_a_name_of_its_own(root: Path) -> None:
+    assert composed("+dataset=pair", "task=cart", "pipeline=mine").name == "mine"
+
+
+def test_tasks_can_be_names_alone(root: Path) -> None:
+    names = PAIR.split("tasks:")[0] + "tasks: [CartPole-v1, Acrobot-v1]\n"
+    rest = 'dataset: {id: "pair/${task}", description: d}\n' + PAIR[PAIR.index("author:") :]
+    text = (names + rest).replace("${tasks[${task}].env}", "${task}")
+    write_config(root, "named", text.replace("${tasks[${task}].n}", "2"))
+    found = every_task("named")
+    assert [one.config.env.id for one in found] == ["CartPole-v1", "Acrobot-v1"]
+    assert [one.name for one in found] == ["named_CartPole-v1", "named_Acrobot-v1"]
+
+
+BAD = {
+    "unknown": ("", "", ["task=card"], "no task 'card' of 'pair'. Did you mean 'cart'.* Known: ca"),
+    "missing": (
+        "",
+        "",
+        [],
+        "'pair' needs a task; add task=NAME, where NAME is one of: cart, swing",
+    ),
+    "one id": ("pair/${task}-v0", "pair/any-v0", ["task=cart"], None),
+    "one id by value": (
+        "pair/${task}-v0",
+        "pair/${tasks[${task}].id}-v0",
+        ["task=cart"],
+        "the tasks 'cart' and 'swing' have the same dataset.id 'pair/x-v0'; use",
+    ),
+    "twice": ("tasks:\n", "tasks: [cart, cart]\nold:\n", ["task=cart"], "names 'cart' twice"),
+    "no names": ("tasks:\n", "tasks: 7\nold:\n", ["task=cart"], "tasks is .*; expected a list of"),
+    "numbers": ("tasks:\n", "tasks: [1, 2]\nold:\n", ["task=1"], "expected a list of names"),
+    "a path": ("tasks:\n", "tasks: [../x]\nold:\n", ["task=cart"], "rename the task in conf/data"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "words", "message"), BAD.values(), ids=BAD)
+def test_a_bad_task_or_list_is_answered(
+    old: str, new: str, words: list[str], message: str | None, root: Path
+) -> None:
+    text = PAIR.replace(old, new) if old else PAIR
+    if new.startswith("tasks"):
+        text = "\n".join(line for line in text.splitlines() if not line.startswith(("old", "  ")))
+    text = text.replace("n: 2}", "n: 2, id: x}").replace("n: 3}", "n: 3, id: x}")
+    write_config(root, "pair", text + "\n")
+    if message is None:  # the run of another task refuses it
+        assert composed("+dataset=pair", *words).config.dataset.id == "pair/any-v0"
+        return
+    with pytest.raises(ConfigError, match=message):
+        composed("+dataset=pair", *words)
+
+
+def test_a_task_of_a_file_without_tasks_is_refused(root: Path) -> None:
+    done = minari_pipe(root, "+dataset=tiny", "task=cart")
+    assert done.returncode == 1
+    assert "task=cart is given, but the dataset 'tiny' has no tasks" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mixture_names_tasks_as_its_parents(root: Path) -> None:
+    text = PAIR.replace("/policy: random}, {/policy@ref_scores.expert: random", "/policy: mixture")
+    mixed = text[: text.index("task:")] + "dataset: {id: ab/both-v0, description: d}\n"
+    mixed += "author: {name: Ada}\npolicy: {parents: {pair_cart: 0.5, tiny: 0.5}}\n"
+    write_config(root, "both", mixed + "collect: {n_episodes: 4}\n")
+    config = completed(composed("+dataset=both").config, root)
+    assert config.env.id == "CartPole-v1"
+
+
+def test_bump_raises_the_version_of_all_tasks(root: Path) -> None:
+    for name in ("cart-v1", "swing-v2"):
+        record = root / "releases" / "pair" / f"{name}.json"
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+    path = Path("conf/dataset/pair.yaml")
+    assert bump("pair") == (path, "pair/cart-v0", "pair/cart-v3", 2)
+    assert [one.config.dataset.id for one in every_task("pair")] == [
+        "pair/cart-v3",
+        "pair/swing-v3",
+    ]
+
+
+def test_recipes_lists_tasks_and_leaves_out_a_broken_file_with_a_warning(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_config(root, "broken", "dataset: [")
+    with pytest.warns(UserWarning, match="conf/dataset/broken.yaml is left out"):
+        recipes.recipes(as_json=True)
+    found = {one["recipe"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["pair task=swing"] | {"about": {}} == {
+        "recipe": "pair task=swing",
+        "id": "pair/swing-v0",
+        "actions": "random",
+        "needs": ["0.1 CPU hours"],
+        "about": {},
+    }
+    assert found["door_human"]["needs"] == ["minari_pipe[robotics]", "download"]
+    assert found["cartpole_expert"]["needs"] == ["training"]
+    assert found["cartpole_medium_expert"]["actions"] == "mixture"
+    assert found["antmaze task=umaze"]["about"]["replaces"] == "D4RL/antmaze/umaze-v1"
+    (root / "conf" / "dataset" / "broken.yaml").unlink()
+    recipes.recipes("pair_s")
+    assert "1 recipe\n" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="no recipe begins with 'zzz'"):
+        recipes.recipes("zzz")
+
+
+def test_the_help_on_a_recipe_has_comments() -> None:
+    text = help_text(["recipe"])
+    assert "# Id of the hosted dataset that this one stands beside." in text
+    assert "cpu_hours: null" in text

@@ -1,0 +1,67 @@
+"""One dataset of each family of recipes, at small size, through the pipeline and out to Minari."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FULL
+from tests.support.repositories import Workspace, dvc_workspace, hashes
+
+#: overrides that make a recipe small
+SMALL = ("collect.n_episodes=3", "collect.block_episodes=1", "ref_scores.n_episodes=2")
+FAMILIES = ("antmaze_umaze-diverse", "pointmaze_open-dense", *(["door_expert"] if FULL else []))
+
+#: what a stranger runs, who has Minari and not this package
+_STRANGER = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+sys.modules["minari_pipe"] = None  # importing it fails
+import minari
+dataset = minari.load_dataset(sys.argv[1])
+env = dataset.recover_environment()
+for episode in dataset.iterate_episodes():
+    metadata = dataset.storage.get_episode_metadata([episode.id])
+    observation, _ = env.reset(seed=int(next(iter(metadata))["seed"]))
+    for action, reward in zip(episode.actions, episode.rewards):
+        _, found, *_ = env.step(action)
+        assert found == reward, (episode.id, found, reward)
+print(json.dumps([dataset.total_episodes, dataset.total_steps]))
+"""
+
+
+def made(folder: Path, name: str, *words: str) -> tuple[Workspace, Path]:
+    """A workspace in which a recipe ran, and its dataset."""
+    workspace = dvc_workspace(folder)
+    command = (sys.executable, "-m", "minari_pipe", f"+dataset={name}", *SMALL, *words)
+    workspace.run(*command, "card.film=false")
+    (found,) = (workspace.root / "datasets").rglob("manifest.json")
+    return workspace, found.parent
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_is_replayed_read_by_minari_and_the_same_with_three_workers(
+    name: str, tmp_path: Path
+) -> None:
+    workspace, dataset = made(tmp_path / "one", name)
+    validation = json.loads((workspace.root / "pipelines" / name / "validation.json").read_text())
+    assert validation["findings"] == []
+    (replay,) = validation["replay"]["details"]
+    assert (replay["exact"], replay["replayed"], replay["stepwise"]) == (True, 3, 0)
+    dataset_id = dataset.relative_to(workspace.root / "datasets").as_posix()
+    done = subprocess.run(
+        [sys.executable, "-c", _STRANGER, dataset_id],
+        cwd=tmp_path,
+        env=workspace.environment(MINARI_DATASETS_PATH=str(workspace.root / "datasets")),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0] == 3
+    engine = ("engine=processes", "engine.n_workers=3")
+    assert hashes(dataset) == hashes(made(tmp_path / "three", name, *engine)[1])
