@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -402,6 +403,19 @@ def test_next_cells_lead_to_the_goal_around_walls() -> None:
         way.append(cell)
     assert way == [(3, 2), (3, 3), (2, 3), (1, 3), (1, 2), (1, 1)]
     assert len(following) == 7
+
+
+def test_what_a_controller_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def loud(observation: Any) -> list[float]:
+        print("step")
+        print("warning", file=sys.stderr)
+        return [0.0, 0.0]
+
+    policy = bound(loud)
+    policy.start(0, 0, generator(0))
+    assert act(policy, [0]) == [[0.0, 0.0]]
+    print("after")
+    assert capsys.readouterr() == ("after\n", "warning\n")
 
 
 @pytest.mark.parametrize(
