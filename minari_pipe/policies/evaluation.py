@@ -32,7 +32,9 @@ class EpisodeResult:
         return asdict(self)
 
 
-def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | None:
+def succeeded(
+    info: Mapping[str, Any], before: bool | None = None, success_key: str | None = None
+) -> bool | None:
     """Return whether an episode has had a success up to the step that returned ``info``.
 
     Environments report it as ``success`` (Adroit, PointMaze, Meta-World) or as ``is_success``
@@ -41,12 +43,13 @@ def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | Non
     Args:
         info: info of a step.
         before: result of this function for the step before.
+        success_key: the key of the info, if it is another one.
 
     Example:
         >>> succeeded({}), succeeded({"success": 1.0}), succeeded({"is_success": False}, True)
         (None, True, True)
     """
-    for key in ("success", "is_success"):
+    for key in (success_key,) if success_key else ("success", "is_success"):
         if key in info:
             return bool(before) or bool(np.any(info[key]))
     return before
@@ -54,6 +57,9 @@ def succeeded(info: Mapping[str, Any], before: bool | None = None) -> bool | Non
 
 class _Counter:
     """Sums up an episode without storing its steps."""
+
+    def __init__(self, success_key: str | None) -> None:
+        self._success_key = success_key
 
     def start(self, observation: Any, info: dict, *, seed: int, options: dict | None) -> None:
         self._seed, self._return, self._n_steps = seed, 0.0, 0
@@ -73,7 +79,7 @@ class _Counter:
         self._return += reward
         self._n_steps += 1
         if info:
-            self._success = succeeded(info, self._success)
+            self._success = succeeded(info, self._success, self._success_key)
 
     def truncate(self) -> None:
         """Do nothing, because truncation does not change the return."""
@@ -89,16 +95,17 @@ def evaluate(
     *,
     seed: int,
     n_envs: int = 8,
+    success_key: str | None = None,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[EpisodeResult]:
     """Run ``episodes`` of ``policy`` and yield their results in order.
 
     For one ``seed``, the results do not depend on how the episodes are divided among calls. The
-    arguments are those of :func:`rollout.run_lockstep`.
+    other arguments are those of :func:`succeeded` and of :func:`rollout.run_lockstep`.
     """
     return run_lockstep(
         make_env,
-        lambda env: _Counter(),
+        lambda env: _Counter(success_key),
         policy,
         episodes,
         seed=seed,

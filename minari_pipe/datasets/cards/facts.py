@@ -248,7 +248,7 @@ def facts_of(
     if indices is None:
         indices = everything
     columns = Columns(storage, indices)
-    outcomes = _outcomes(storage, indices)
+    outcomes = _outcomes(storage, indices, _success_names(metadata))
     return Facts(
         dataset_id,
         {key: value for key, value in metadata.items() if key not in faults},
@@ -302,7 +302,7 @@ def _bounds(spaces: Mapping[str, gym.Space[Any]]) -> Iterator[tuple[Path, tuple[
                 yield (name, *path), (low, high)
 
 
-def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
+def _outcomes(storage: MinariStorage, indices: Ints, successes: Sequence[str]) -> Outcomes:
     table = EpisodeTable(storage, indices)
     lengths = table["total_steps"].astype(np.int64)
     terminated: list[Flags] = []
@@ -314,7 +314,7 @@ def _outcomes(storage: MinariStorage, indices: Ints) -> Outcomes:
         ends = np.cumsum(steps)
         for name, found in (("terminations", terminated), ("truncations", truncated)):
             found.append(rows_of[(name,)][ends - 1])
-        succeeded.append(_successes(rows_of, steps))
+        succeeded.append(_successes(rows_of, steps, successes))
         if counts_pairs:
             pairs.append(_pairs(rows_of, steps))
     return Outcomes(
@@ -340,21 +340,30 @@ def stored_successes(storage: MinariStorage) -> Flags | None:
     files that are mapped into memory give one column of all episodes at once.
     """
     found: list[Flags] = []
+    names = _success_names(storage.metadata)
     if storage.FORMAT != "hdf5":
         return None
     for item in storage.get_segments(range(storage.total_episodes)):
         if not isinstance(item, Segment):
             return None
         for one in item.each():
-            successes = _successes({leaf.path: rows for leaf, rows in one.pairs()}, one.steps)
+            rows_of = {leaf.path: rows for leaf, rows in one.pairs()}
+            successes = _successes(rows_of, one.steps, names)
             if successes is None:
                 return None
             found.append(successes)
     return _joined(found, bool)
 
 
-def _successes(rows_of: Mapping[Path, Any], steps: Ints) -> Flags | None:
-    for name in SUCCESS:
+def _success_names(metadata: Mapping[str, Any]) -> Sequence[str]:
+    """Return the names of the infos that say whether the goal is reached."""
+    made = metadata.get("minari_pipe")
+    name = made.get("success_key") if isinstance(made, dict) else None
+    return (name,) if isinstance(name, str) else SUCCESS
+
+
+def _successes(rows_of: Mapping[Path, Any], steps: Ints, names: Sequence[str]) -> Flags | None:
+    for name in names:
         rows = rows_of.get(("infos", name))
         if isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "biuf":
             starts = np.cumsum(steps + 1) - (steps + 1)

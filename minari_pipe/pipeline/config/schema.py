@@ -108,6 +108,8 @@ class Environment:
     """Arguments of ``gymnasium.make``, including ``max_episode_steps``."""
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
     """From innermost to outermost, each ``{_target_: gymnasium.wrappers.X, ...}``."""
+    success_key: Optional[str] = field(default=None, metadata=_OMITTED)
+    """Key of the infos that says whether the goal is reached, if not success or is_success."""
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,15 @@ class EvaluationEnvironment:
     id: Optional[str] = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
+    success_key: Optional[str] = field(default=None, metadata=_OMITTED)
 
     def completed(self, env: Environment) -> EvaluationEnvironment:
         """Return a copy completed with the settings of the collection's environment."""
+        success_key = self.success_key or env.success_key
         if self.id is not None:
-            return self
+            return replace(self, success_key=success_key)
         kwargs = {**env.kwargs, **self.kwargs}
-        return EvaluationEnvironment(env.id, kwargs, self.wrappers or env.wrappers)
+        return EvaluationEnvironment(env.id, kwargs, self.wrappers or env.wrappers, success_key)
 
 
 @dataclass(frozen=True)
@@ -331,7 +335,8 @@ class ReferenceScores:
     @property
     def environment(self) -> Environment:
         """The evaluation's environment, after :meth:`EvaluationEnvironment.completed`."""
-        return Environment(str(self.eval_env.id), self.eval_env.kwargs, self.eval_env.wrappers)
+        env = self.eval_env
+        return Environment(str(env.id), env.kwargs, env.wrappers, env.success_key)
 
     @property
     def measures_expert(self) -> bool:

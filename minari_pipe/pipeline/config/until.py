@@ -32,8 +32,8 @@ class Until:
             if success is None:
                 raise ConfigError(
                     "collect.until.success needs an environment whose info has 'success' or "
-                    "'is_success'; this environment's info has neither. Use "
-                    "collect.until.min_return"
+                    "'is_success', or the key that env.success_key names; this environment's info "
+                    "does not. Set env.success_key, or use collect.until.min_return"
                 )
             if success != self.success:
                 return False

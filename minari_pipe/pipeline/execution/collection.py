@@ -112,7 +112,7 @@ class CollectBlock(EpisodesWork):
 
         def make_sink(env: gym.Env) -> _Sink:
             spaces.append((env.observation_space, env.action_space))
-            return _Sink(env, self.record_infos, self.record_state)
+            return _Sink(env, self.record_infos, self.record_state, self.env.success_key)
 
         numbers = range(self.first, self.last)
         running = run_lockstep(
@@ -156,10 +156,13 @@ class CollectBlock(EpisodesWork):
 class _Sink:
     """Records an episode, and whether the environment reported success."""
 
-    def __init__(self, env: gym.Env, record_infos: bool, record_state: bool) -> None:
+    def __init__(
+        self, env: gym.Env, record_infos: bool, record_state: bool, success_key: str | None
+    ) -> None:
         self._recorder = make_recorder(env, record_infos=record_infos, record_state=record_state)
         self._step = self._recorder.step
         self._success: bool | None = None
+        self._success_key = success_key
 
     def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
         self._success = None
@@ -175,7 +178,7 @@ class _Sink:
         info: dict,
     ) -> None:
         if info:
-            self._success = succeeded(info, self._success)
+            self._success = succeeded(info, self._success, self._success_key)
         self._step(action, observation, reward, terminated, truncated, info)
 
     def truncate(self) -> None:

@@ -29,6 +29,7 @@ class MeasureBlock(EpisodesWork):
             range(self.first, self.last),
             seed=self.seed,
             n_envs=self.n_envs,
+            success_key=self.env.success_key,
             on_step=tally.step,
         ):
             found.append(result.to_json())
