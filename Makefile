@@ -1,4 +1,4 @@
-# make demo | test | test-all | bench: each does everything on a machine with python3 >= 3.11, make and git.
+# make demo | test | test-all | bench | catalogue: each does everything on a machine with python3 >= 3.11, make and git.
 PYTHON ?= python3
 # one more than two cores have, as many tests wait
 JOBS ?= 3
@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
-.PHONY: demo test test-all pytest bench lint clean
+.PHONY: demo test test-all pytest bench catalogue lint clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python -m minari_pipe +dataset=door_expert
@@ -26,6 +26,10 @@ test-all: test
 # SMALL=1: smaller sizes, within 3 minutes
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m benchmarks $(if $(SMALL),--small)
+
+# makes the dataset of each recipe; SMALL=1: five episodes of each, within minutes
+catalogue: $(VENV)/test.stamp
+	$(BIN)/python -m benchmarks.catalogue $(if $(SMALL),--small)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks import catalogue, environments, report, scale_chart, slow
 from benchmarks import command as program
-from benchmarks import environments, report, scale_chart, slow
 from benchmarks.cases import acting, all_cases, scale, tiny_cases
 from benchmarks.measure import Case, Goal, Result, Seconds, Side, Skipped, Unit, When, measure
 from benchmarks.pipeline import Collected
@@ -309,3 +309,15 @@ def test_the_chart_is_that_of_the_results_beside_it() -> None:
     """Nothing to compare where the checkout has no figures yet."""
     folder = CHECKOUT / "benchmarks"
     assert (folder / "chart.png").exists() == (folder / "results.json").exists()
+
+
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL runs recipes")
+def test_the_catalogue_has_a_row_for_each_recipe(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["catalogue", "--small", "--only", "pointmaze task=open"])
+    catalogue.main()
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split(" | ")[:2] for row in rows] == [
+        ["| pointmaze task=open", "5"],
+        ["| pointmaze task=open-dense", "5"],
+    ]
+    assert all(row.count("|") == head.count("|") for row in rows)

@@ -30,6 +30,7 @@ def recipes(
         {
             "recipe": _recipe(one),
             "id": one.config.dataset.id,
+            "pipeline": one.name,
             "actions": _actions(one.config),
             "needs": list(_needs(one.config)),
             "about": values_of(one.config.recipe),

@@ -172,6 +172,7 @@ def test_recipes_lists_tasks_and_leaves_out_a_broken_file_with_a_warning(
     assert found["pair task=swing"] | {"about": {}} == {
         "recipe": "pair task=swing",
         "id": "pair/swing-v0",
+        "pipeline": "pair_swing",
         "actions": "random",
         "needs": ["0.1 CPU hours"],
         "about": {},
