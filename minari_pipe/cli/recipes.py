@@ -33,7 +33,7 @@ def recipes(
             "pipeline": one.name,
             "actions": _actions(one.config),
             "needs": list(_needs(one.config)),
-            "about": values_of(one.config.recipe),
+            "about": values_of(one.config.dataset.recipe),
         }
         for one in _all()
         if any(word.startswith(prefix) for word in (_recipe(one), one.name, one.config.dataset.id))
@@ -87,7 +87,8 @@ def _needs(config: Config) -> Iterator[str]:
         yield "download"
     if config.policy.train:
         yield "training"
-    if hours := config.recipe.cpu_hours:
+    about = config.dataset.recipe
+    if hours := about.cpu_hours:
         yield f"{hours:g} CPU hours"
-    if config.recipe.unverified:
-        yield f"UNVERIFIED: {config.recipe.unverified}"
+    if about.unverified:
+        yield f"UNVERIFIED: {about.unverified[:100]}"

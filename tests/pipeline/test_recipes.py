@@ -75,7 +75,9 @@ def test_every_recipe_composes_to_an_id_of_its_own_and_is_listed(tmp_path):
     for one in found:
         prepare(one.name, completed(one.config, tmp_path), None, tmp_path)
         assert not one.config.dataset.id.startswith(("D4RL/", "mujoco/", "atari/", "minigrid/"))
-        assert (one.config.recipe.replaces is None) == (one.config.recipe.differs is None)
+        assert (one.config.dataset.recipe.replaces is None) == (
+            one.config.dataset.recipe.differs is None
+        )
 
 
 @pytest.mark.parametrize("name", FIRST)

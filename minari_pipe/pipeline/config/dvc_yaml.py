@@ -29,7 +29,6 @@ from minari_pipe.pipeline.config.schema import (
     TRAINING_KEYS,
     Config,
     Params,
-    Recipe,
     Shared,
     params_of,
     params_values,
@@ -96,8 +95,6 @@ def stages(name: str, params: Params) -> list[Stage]:
     everything = ["author", "collect", "dataset", "env", "packages", "policy", "ref_scores"]
     if params.family_name:
         everything.append("family")
-    if params.recipe != Recipe():
-        everything.append("recipe")
     chosen = [f"{folder}/chosen.json"] if params.kind in CHOOSING else []
     mixed = [f"{folder}/parents.json"] if params.is_mixture else []
     assembled += [*chosen, *mixed]

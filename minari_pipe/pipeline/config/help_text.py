@@ -30,7 +30,7 @@ datasets: {datasets}
 
   key=value            set a key for this run, e.g. collect.n_episodes=10 author.name=Ada
   engine=processes     run blocks in several processes (engine.n_workers=N); engine=ray: on Ray
-  -m +dataset=a,b      several datasets, one after another; all tasks of one: -m +dataset=NAME
+  -m +dataset=a,b      several datasets, or all tasks of one, in turn; '+dataset=glob(*)' for all
   --cfg job            print the composed config; run nothing
   --dry-run            show which stages would run and why; run and write nothing
   --draft              upload to publish.targets even if the version is not released

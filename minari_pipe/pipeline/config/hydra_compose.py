@@ -44,7 +44,7 @@ from minari_pipe.pipeline.config.hydra_guard import (
     checked_source,
     refuse_hydra,
 )
-from minari_pipe.pipeline.config.interpolations import limit_interpolations
+from minari_pipe.pipeline.config.interpolations import limit_interpolations, start_counting
 from minari_pipe.pipeline.config.schema import MIXTURE, Config, Shared
 from minari_pipe.pipeline.config.typed import hydra_node, read
 from minari_pipe.pipeline.workspace import STATE, check_pipeline_name, find_root
@@ -96,7 +96,21 @@ def normalize_argv(argv: list[str]) -> list[str]:
     of a pipeline, ``+dataset=x_task``, becomes ``+dataset=x task=task``.
     """
     argv = [re.sub(r"^dataset=", "+dataset=", argument) for argument in argv]
-    return [word for argument in argv for word in _with_task(argument)]
+    given = [word for word in argv if _TASK.match(word)]
+    found = []
+    for argument in argv:
+        words = _with_task(argument)
+        if len(words) > 1 and given and given != words[1:]:
+            raise ConfigError(
+                f"{argument} is short for {' '.join(words)}, but {given[0]} is given, too; leave "
+                "one of them out"
+            )
+        found += words[:1] if given else words
+    return found
+
+
+#: a choice of a task
+_TASK = re.compile(r"\+{0,2}task=")
 
 
 def _with_task(argument: str) -> list[str]:
@@ -144,7 +158,8 @@ def run(
                     text = yaml.safe_dump(yaml.safe_load(text), sort_keys=False)
                 print(text, end="")
                 return
-        if not flags.others and not any(OF_HYDRA.match(word) for word in flags.overrides):
+        plain_sweep = set(flags.others) <= {"-m", "--multirun"}
+        if plain_sweep and not any(OF_HYDRA.match(word) for word in flags.overrides):
             # No setting is for Hydra's own runner, which would compose twice more: 0.2 s.
             launches = False
         if not (launches or flags.cfg):
@@ -176,11 +191,16 @@ def _for_shells() -> Iterator[None]:
 
 def _with_all_tasks(overrides: list[str]) -> list[str]:
     """Return the overrides of a sweep, over all tasks of a file whose task they do not give."""
-    chosen = [word.partition("=")[2] for word in overrides if word.startswith("+dataset=")]
-    if len(chosen) != 1 or any(word.startswith("task=") for word in overrides):
-        return overrides
-    known = tasks.names_in(chosen[0])
+    known = _tasks_left(overrides)
     return [*overrides, f"task={','.join(known)}"] if known else overrides
+
+
+def _tasks_left(overrides: list[str]) -> list[str]:
+    """Return the tasks of the chosen file, if the overrides choose none of them."""
+    chosen = [word.partition("=")[2] for word in overrides if word.startswith("+dataset=")]
+    if len(chosen) != 1 or any(_TASK.match(word) for word in overrides):
+        return []
+    return tasks.names_in(chosen[0])
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -327,18 +347,22 @@ def every_task(dataset: str) -> list[Composed]:
         return [recompose([choice])]
     primary = _prepare()
     with translated():
-        cfg = _hydras([choice, f"task={known[0]}"], primary)  # the rest only resolves it again
+        cfg = _hydras([choice, f"task={known[0]}"], primary)  # the others only resolve it again
+        hydra_cfg = cfg.hydra
+        shown = _without_places(cfg, hydra_cfg)
         keys = [f.name for f in fields(schema.Composition)]
-        body = _body(_without_places(cfg, cfg.hydra), keys, cfg.hydra)
         found = []
         for task in known:
-            one = body.copy()
-            one._set_parent(body._get_parent())
-            one.task = task
-            tasks.choose(one, dataset)
-            config = _config(one, dataset)
+            start_counting()
+            shown.task = task
+            body = _body(shown, keys, hydra_cfg)
+            tasks.choose(body, dataset, checks_ids=False)
+            config = _config(body, dataset)
             name = check_pipeline_name(config.pipeline)
-            found.append(Composed(name, config, [choice, f"task={task}"], one))
+            found.append(Composed(name, config, [choice, f"task={task}"], body))
+    file = f"conf/dataset/{dataset}.yaml"
+    tasks.refuse_equal("pipeline", [one.name for one in found], known, file)
+    tasks.refuse_equal("dataset.id", [one.config.dataset.id for one in found], known, file)
     return found
 
 
@@ -508,14 +532,15 @@ def _jobs(overrides: list[str], primary: Path, *, sweeps: bool) -> list[Composed
     """
     seen: dict[tuple[str, str], list[str]] = {}
     composed = []
-    for job in _sweep(overrides, primary) if sweeps else [overrides]:
+    jobs = _sweep(overrides, primary) if sweeps else [overrides]
+    for job in (each for words in jobs for each in (_each_task(words) if sweeps else [words])):
         composed.append(_composed(job, primary))
         name, config = composed[-1].name, composed[-1].config
         for kind, value in (("pipeline", name), ("dataset.id", config.dataset.id)):
             first = seen.setdefault((kind, value), job)
             if first is not job:
                 swept = sorted(set(job) ^ set(first))
-                keys = sorted({w.lstrip("+").split("=")[0] for w in swept})
+                keys = sorted({w.lstrip("+").split("=")[0] for w in swept}) or ["task"]
                 raise ConfigError(
                     f"the sweep over {', '.join(keys)} gives two jobs the same {kind} {value!r}; "
                     f"use the swept key in both, e.g. pipeline='NAME_${{{keys[0]}}}' "
@@ -541,6 +566,12 @@ def _sweep(overrides: list[str], primary: Path) -> list[list[str]]:
             f"conf/; write values as KEY=1,2,3 or KEY='range(1,4)'"
         )
     return jobs
+
+
+def _each_task(overrides: list[str]) -> list[list[str]]:
+    """Return a job of a sweep for each task of its dataset, if it chooses none."""
+    words = normalize_argv(overrides)
+    return [[*words, f"task={task}"] for task in _tasks_left(words)] or [words]
 
 
 def _check_primary(primary: Path) -> None:

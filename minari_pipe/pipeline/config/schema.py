@@ -46,6 +46,25 @@ def _of(kind: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """What a reader of the recipe or of its dataset may ask, beside the settings."""
+
+    replaces: Optional[str] = field(default=None, metadata=_OMITTED)
+    """Id of the hosted dataset that this one stands beside."""
+    hosted_size: Optional[str] = field(default=None, metadata=_OMITTED)
+    """Its size, such as ``13,210 episodes, 1,000,000 steps``."""
+    differs: Optional[str] = field(default=None, metadata=_OMITTED)
+    """How this one differs from it."""
+    cpu_hours: Optional[float] = field(default=None, metadata=_OMITTED)
+    """What all stages take together, on one core."""
+    megabytes: Optional[float] = field(default=None, metadata=_OMITTED)
+    """Disk space of the dataset."""
+    environment_license: Optional[str] = field(default=None, metadata=_OMITTED)
+    unverified: Optional[str] = field(default=None, metadata=_OMITTED)
+    """What nobody has tried yet, if so."""
+
+
+@dataclass(frozen=True)
 class Dataset:
     """The descriptive metadata of the dataset in ``metadata.json``, and how its data are stored."""
 
@@ -63,31 +82,13 @@ class Dataset:
     """Store images as JPEG, which loses detail; needs ``pip install 'minari_pipe[jpeg]'``."""
     compression: Optional[int] = field(default=None, metadata=_OMITTED)
     """For ``hdf5``: gzip level of numeric arrays, 1 to 9; parquet is always compressed."""
+    recipe: Recipe = field(default_factory=Recipe, metadata=_OMITTED)
 
     @property
     def is_stored_as_usual(self) -> bool:
         """Whether all keys that decide how the data are stored have their defaults."""
         usual = (Dataset.data_format, Dataset.jpeg_encoding, Dataset.compression)
         return (self.data_format, self.jpeg_encoding, self.compression) == usual
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a reader of the recipe or of its dataset may ask, beside the settings."""
-
-    replaces: Optional[str] = field(default=None, metadata=_OMITTED)
-    """Id of the hosted dataset that this one stands beside."""
-    hosted_size: Optional[str] = field(default=None, metadata=_OMITTED)
-    """Its size, such as ``13,210 episodes, 1,000,000 steps``."""
-    differs: Optional[str] = field(default=None, metadata=_OMITTED)
-    """How this one differs from it."""
-    cpu_hours: Optional[float] = field(default=None, metadata=_OMITTED)
-    """What all stages take together, on one core."""
-    megabytes: Optional[float] = field(default=None, metadata=_OMITTED)
-    """Disk space of the dataset."""
-    environment_license: Optional[str] = field(default=None, metadata=_OMITTED)
-    unverified: Optional[str] = field(default=None, metadata=_OMITTED)
-    """What nobody has tried yet, if so."""
 
 
 @dataclass(frozen=True)
@@ -525,7 +526,6 @@ class Config:
     validate: Validate = field(default_factory=Validate)
     card: Card = field(default_factory=Card)
     publish: Publish = field(default_factory=Publish)
-    recipe: Recipe = field(default_factory=Recipe, metadata=_OMITTED)
     packages: dict[str, dict[str, str]] = field(default_factory=dict, metadata=_of(None))
     """Versions of the packages that determine what each stage writes; not a key of a config."""
 
@@ -616,7 +616,6 @@ SECTIONS = {
     "validate": Validate,
     "card": Card,
     "publish": Publish,
-    "recipe": Recipe,
 }
 
 #: The policies of this package, by their names in ``conf/policy``.

@@ -6,7 +6,6 @@ given with its name as ``${tasks[${task}].KEY}``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -14,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config.conf_files import dataset_file, datasets
+from minari_pipe.pipeline.config.hydra_guard import check_aliases
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.workspace import check_pipeline_name
 
@@ -21,26 +21,33 @@ from minari_pipe.pipeline.workspace import check_pipeline_name
 _LISTED = 20
 
 
-def choose(body: DictConfig, dataset: str) -> None:
+def choose(body: DictConfig, dataset: str, *, checks_ids: bool = True) -> None:
     """Check the task of a composed config, and name its pipeline after it, unless it has a name.
 
     Args:
         body: the config; of its tasks, only the chosen one stays.
         dataset: the name of its file.
+        checks_ids: refuse a list with two tasks of one id.
 
     Raises:
         ConfigError: there is no such task, or the list is not valid.
     """
     file = f"conf/dataset/{dataset}.yaml"
-    known = _names(body._get_node("tasks"), file)
+    known = _names(_plain(body), file)
     task = body.task
     if task is None and not known:
         with open_dict(body):
             del body["task"], body["tasks"]
         return
+    if known and not names_in(dataset):
+        raise ConfigError(
+            f"{file}: its tasks come from elsewhere; write the list into the file itself, where "
+            "sweeps and minari-pipe recipes look for it"
+        )
     if task not in known:
         raise ConfigError(_no_task(task, known, dataset))
-    _check_ids(body, known, file)
+    if checks_ids:
+        _check_ids(body, known, file)
     pipeline: Any = body._get_node("pipeline")
     if pipeline._value() == Config.pipeline:
         body.pipeline = f"{dataset}_{task}"
@@ -48,21 +55,24 @@ def choose(body: DictConfig, dataset: str) -> None:
     body.tasks = {task: tasks[task]} if isinstance(tasks, DictConfig) else [task]
 
 
-def each(body: DictConfig) -> Iterator[tuple[str, DictConfig]]:
-    """Yield each task of a config that is not resolved yet, with the config of that task."""
-    for task in _names(body._get_node("tasks"), "the config"):
-        body.task = task
-        yield task, body
+def _plain(body: DictConfig) -> Any:
+    """Return the tasks of a composed config as they are written."""
+    node: Any = body._get_node("tasks")
+    return (
+        OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
+    )
 
 
 def names_in(dataset: str) -> list[str]:
     """Return the tasks that ``conf/dataset/NAME.yaml`` lists itself; none if it cannot be read."""
     file = dataset_file(dataset)
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) if file else None
-        tasks = content.get("tasks") if isinstance(content, dict) else None
-        return _names(OmegaConf.create({"tasks": tasks})._get_node("tasks"), str(file))
-    except (OSError, ValueError, yaml.YAMLError, ConfigError):
+        if file is None:
+            return []
+        check_aliases(file)
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return _names(content.get("tasks"), str(file)) if isinstance(content, dict) else []
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, ConfigError):
         return []
 
 
@@ -79,21 +89,37 @@ def choices() -> dict[str, list[str]]:
 
 
 def _names(tasks: Any, file: str) -> list[str]:
-    """Return the names in a node of tasks."""
-    value = OmegaConf.to_container(tasks, resolve=False) if OmegaConf.is_config(tasks) else None
-    if value is None and (tasks is None or tasks._is_none()):
+    """Return the names in a list of tasks, or in values by name."""
+    if tasks is None:
         return []
-    names = list(value) if isinstance(value, Mapping | Sequence) else []
+    names = list(tasks) if isinstance(tasks, list | dict) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"{file}: tasks is {value!r:.80}; expected a list of names, or keys and values by name "
+            f"{file}: tasks is {tasks!r:.80}; expected a list of names, or keys and values by name "
             "(quote names such as 'on' or '7')"
         )
     for name in names:
         check_pipeline_name(name, f"rename the task in {file}")
+        if not _is_text(name):
+            raise ConfigError(
+                f"{file}: task {name!r} would be read as another value in task={name}; rename it"
+            )
         if names.count(name) > 1:
             raise ConfigError(f"{file}: tasks names {name!r} twice")
     return names
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a word of a command line is read as this text: no 'true', no '1e3'."""
+    try:
+        return name == str(int(name))
+    except ValueError:
+        pass
+    try:
+        float(name)
+    except ValueError:
+        return name.lower() not in ("true", "false", "null")
+    return False
 
 
 def _no_task(task: str | None, known: list[str], dataset: str) -> str:
@@ -116,16 +142,34 @@ def _no_task(task: str | None, known: list[str], dataset: str) -> str:
 
 def _check_ids(body: DictConfig, known: list[str], file: str) -> None:
     """Raise if the file gives two tasks one id, which the second would take from the first."""
-    chosen = body.task
-    seen: dict[str, str] = {}
     dataset_id = OmegaConf.to_container(body, resolve=False)["dataset"]["id"]  # type: ignore[call-overload,index]
     if "${" not in str(dataset_id):  # set for this run; else another task's run refuses it
         return
-    for task, one in each(body):
-        first = seen.setdefault(str(OmegaConf.select(one, "dataset.id")), task)
-        if first != task:
-            raise ConfigError(
-                f"{file}: the tasks {first!r} and {task!r} have the same dataset.id "
-                f"{one.dataset.id!r}; use ${{task}} in it"
-            )
+    chosen = body.task
+    found = []
+    for task in known:
+        body.task = task
+        found.append(str(OmegaConf.select(body, "dataset.id")))
     body.task = chosen
+    refuse_equal("dataset.id", found, known, file)
+
+
+def refuse_equal(key: str, found: list[str], known: list[str], file: str) -> None:
+    """Raise if two tasks have the same value of a key.
+
+    Args:
+        key: the key.
+        found: its value for each task.
+        known: the tasks.
+        file: their file.
+
+    Raises:
+        ConfigError: names the tasks and the value.
+    """
+    first = dict(zip(reversed(found), reversed(known), strict=True))
+    for task, value in zip(known, found, strict=True):
+        if first[value] != task:
+            raise ConfigError(
+                f"{file}: the tasks {first[value]!r} and {task!r} have the same {key} {value!r}; "
+                "use ${task} in it"
+            )

@@ -45,6 +45,7 @@ from minari_pipe.pipeline.config.schema import (
     Engine,
     Environment,
     Params,
+    Recipe,
     Shared,
     params_values,
 )
@@ -106,6 +107,7 @@ def _prepared(name: str, config: Config, previous: dict[str, Any] | None, root: 
         is_same = recorded(config, packages) == previous
         if is_same and _versions_hold(packages) and has_imported(params, packages, root):
             return _complete(params, packages)
+    _check_recipe(params.dataset.recipe)
     import_graph.make_importable(root)
     if not params.dataset.is_stored_as_usual:
         _storage(params.dataset)
@@ -234,6 +236,13 @@ def _storage(dataset: Dataset) -> type[MinariStorage]:
         except ConfigError as exc:
             raise ConfigError(f"dataset.compression: {exc}") from exc
     return storage
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    for key in ("cpu_hours", "megabytes"):
+        value = vars(recipe)[key]
+        if value is not None and not 0 <= value < math.inf:
+            raise ConfigError(f"dataset.recipe.{key} is {value}; expected a number, 0 or more")
 
 
 def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) -> list[str]:

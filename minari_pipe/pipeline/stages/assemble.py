@@ -60,7 +60,7 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
     if kind := params.kind:
         chosen = read_json(folder / "chosen.json") if kind in CHOOSING else {}
         metadata["minari_pipe"]["family"] = {"name": params.family_name, "kind": kind, **chosen}
-    if about := values_of(params.recipe):
+    if about := values_of(params.dataset.recipe):
         metadata["minari_pipe"]["recipe"] = about
     if params.is_mixture:
         # Not in `combined_datasets`: real Minari uploads and downloads all datasets named there.

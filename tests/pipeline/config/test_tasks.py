@@ -25,12 +25,14 @@ task: ???
 tasks:
   cart: {env: CartPole-v1, n: 2}
   swing: {env: Acrobot-v1, n: 3}
-dataset: {id: "pair/${task}-v0", description: "${tasks[${task}].env}, at random"}
+dataset:
+  id: "pair/${task}-v0"
+  description: "${tasks[${task}].env}, at random"
+  recipe: {replaces: "OLD/${task}-v0", differs: not at all, cpu_hours: 0.1}
 author: {name: Ada, email: ada@example.org}
 env: {id: "${tasks[${task}].env}", kwargs: {max_episode_steps: 20}}
 collect: {n_episodes: "${tasks[${task}].n}"}
 ref_scores: {n_episodes: 4, ref_min_score: -9.0, ref_max_score: 500.0}
-recipe: {replaces: "OLD/${task}-v0", differs: not at all, cpu_hours: 0.1}
 """
 TINY = tiny("ab/tiny-v0").replace("CartPole-v1", "CartPole-v1, kwargs: {max_episode_steps: 20}")
 
@@ -95,6 +97,7 @@ def test_tasks_can_be_names_alone(root: Path) -> None:
     assert [one.name for one in found] == ["named_CartPole-v1", "named_Acrobot-v1"]
 
 
+LIST = PAIR[PAIR.index("tasks:") : PAIR.index("dataset:")]
 BAD = {
     "unknown": ("", "", ["task=card"], "no task 'card' of 'pair'. Did you mean 'cart'.* Known: ca"),
     "missing": (
@@ -110,10 +113,16 @@ BAD = {
         ["task=cart"],
         "the tasks 'cart' and 'swing' have the same dataset.id 'pair/x-v0'; use",
     ),
-    "twice": ("tasks:\n", "tasks: [cart, cart]\nold:\n", ["task=cart"], "names 'cart' twice"),
-    "no names": ("tasks:\n", "tasks: 7\nold:\n", ["task=cart"], "tasks is .*; expected a list of"),
-    "numbers": ("tasks:\n", "tasks: [1, 2]\nold:\n", ["task=1"], "expected a list of names"),
-    "a path": ("tasks:\n", "tasks: [../x]\nold:\n", ["task=cart"], "rename the task in conf/data"),
+    "twice": (LIST, "tasks: [cart, cart]\n", ["task=cart"], "names 'cart' twice"),
+    "no names": (LIST, "tasks: 7\n", ["task=cart"], "tasks is 7; expected a list of names"),
+    "numbers": (LIST, "tasks: [1, 2]\n", ["task=1"], "expected a list of names"),
+    "read as a value": (
+        LIST,
+        "tasks: [cart, 'true']\n",
+        ["task=cart"],
+        "task 'true' would",
+    ),
+    "a path": (LIST, "tasks: [../x]\n", ["task=cart"], "rename the task in conf/data"),
 }
 
 
@@ -122,8 +131,6 @@ def test_a_bad_task_or_list_is_answered(
     old: str, new: str, words: list[str], message: str | None, root: Path
 ) -> None:
     text = PAIR.replace(old, new) if old else PAIR
-    if new.startswith("tasks"):
-        text = "\n".join(line for line in text.splitlines() if not line.startswith(("old", "  ")))
     text = text.replace("n: 2}", "n: 2, id: x}").replace("n: 3}", "n: 3, id: x}")
     write_config(root, "pair", text + "\n")
     if message is None:  # the run of another task refuses it
@@ -163,9 +170,11 @@ def test_bump_raises_the_version_of_all_tasks(root: Path) -> None:
 
 
 def test_recipes_lists_tasks_and_leaves_out_a_broken_file_with_a_warning(
-    root: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_config(root, "broken", "dataset: [")
+    known = ["antmaze", "broken", "cartpole_expert", "cartpole_medium_expert", "door_human", "pair"]
+    monkeypatch.setattr(recipes, "datasets", lambda: known)  # all take seconds
     with pytest.warns(UserWarning, match="conf/dataset/broken.yaml is left out"):
         recipes.recipes(as_json=True)
     found = {one["recipe"]: one for one in json.loads(capsys.readouterr().out)}
@@ -181,7 +190,7 @@ def test_recipes_lists_tasks_and_leaves_out_a_broken_file_with_a_warning(
     assert found["cartpole_expert"]["needs"] == ["training"]
     assert found["cartpole_medium_expert"]["actions"] == "mixture"
     assert found["antmaze task=umaze"]["about"]["replaces"] == "D4RL/antmaze/umaze-v1"
-    (root / "conf" / "dataset" / "broken.yaml").unlink()
+    known[:] = ["pair"]
     recipes.recipes("pair_s")
     assert "1 recipe\n" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="no recipe begins with 'zzz'"):
@@ -189,6 +198,89 @@ def test_recipes_lists_tasks_and_leaves_out_a_broken_file_with_a_warning(
 
 
 def test_the_help_on_a_recipe_has_comments() -> None:
-    text = help_text(["recipe"])
+    text = help_text(["dataset"])
     assert "# Id of the hosted dataset that this one stands beside." in text
     assert "cpu_hours: null" in text
+
+
+BROKEN = {
+    "an open interpolation": 'tasks: {a: {x: "${foo"}}',
+    "nested deeply": "tasks: " + "[" * 3000,
+    "in itself": "tasks: &t {a: {n: *t}, b: {}}",
+    "many aliases": "".join(
+        f"g{n}: &g{n} [{', '.join([f'*g{n - 1}'] * 8 if n else ['1'] * 8)}]\n" for n in range(8)
+    )
+    + "tasks: {a: *g7, b: *g7}",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_a_broken_list_of_one_file_breaks_no_other(
+    text: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(root, "odd", text)
+    monkeypatch.setattr(recipes, "datasets", lambda: ["odd", "pair"])  # all take seconds
+    assert composed("+dataset=pair_cart").name == "pair_cart"
+    with pytest.raises(ConfigError):
+        composed("+dataset=odd", "task=a")
+    with pytest.warns(UserWarning, match="conf/dataset/odd.yaml is left out"):
+        recipes.recipes(as_json=True)
+
+
+def jobs_of(*words: str) -> list[str]:
+    GlobalHydra.instance().clear()
+    found: list[str] = []
+    hydra_compose.run(["-m", *words], lambda name, *_: found.append(name))
+    return found
+
+
+def test_tasks_and_other_datasets_run_in_one_sweep(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["minari_pipe"])
+    assert jobs_of("+dataset=pair,tiny") == ["pair_cart", "pair_swing", "tiny"]
+    assert jobs_of("+dataset=glob([pair*,tiny*])") == ["pair_cart", "pair_swing", "tiny"]
+    assert jobs_of("+dataset=pair_swing,tiny") == ["pair_swing", "tiny"]
+    with pytest.raises(ConfigError, match="gives two jobs the same pipeline 'pair_cart'"):
+        jobs_of("+dataset=pair", "task=cart,cart")
+
+
+def test_two_choices_of_a_task_contradict_each_other(root: Path) -> None:
+    with pytest.raises(ConfigError, match="is short for .* but task=swing is given, too"):
+        composed("+dataset=pair_cart", "task=swing")
+
+
+def test_tasks_of_another_file_are_refused(root: Path) -> None:
+    (root / "conf" / "lists").mkdir()
+    (root / "conf" / "lists" / "two.yaml").write_text(
+        "# @package _global_\ntask: ???\ntasks: [cart, swing]\n"
+    )
+    head, _, rest = PAIR.partition("task: ???")
+    text = head.replace("_self_]", "/lists: two, _self_]") + rest[rest.index("dataset:") :]
+    write_config(root, "pair", text.replace("${tasks[${task}].n}", "2"))
+    with pytest.raises(ConfigError, match="write the list into the file itself"):
+        composed("+dataset=pair", "task=cart")
+
+
+def test_a_recipe_that_is_taken_away_leaves_the_dataset(root: Path) -> None:
+    run_ok(root, "+dataset=pair", "task=cart")
+    path = root / "conf" / "dataset" / "pair.yaml"
+    path.write_text("\n".join(one for one in path.read_text().splitlines() if "OLD/" not in one))
+    run_ok(root, "+dataset=pair", "task=cart")
+    metadata = root / "datasets" / "pair" / "cart-v0" / "data" / "metadata.json"
+    assert "recipe" not in json.loads(metadata.read_text())["minari_pipe"]
+
+
+def test_many_tasks_can_be_listed_and_raised(root: Path) -> None:
+    names = ", ".join(f"t{n}" for n in range(75))
+    text = PAIR.split("tasks:")[0] + f"tasks: [{names}]\n" + PAIR[PAIR.index("dataset:") :]
+    text = text.replace("${tasks[${task}].n}", "2").replace("${tasks[${task}].env}", "CartPole-v1")
+    write_config(root, "many", text.replace("pair/", "many/"))
+    assert bump("many").n == 75
+
+
+@pytest.mark.parametrize("hours", ["-1", "nan", "inf"])
+def test_cpu_hours_are_a_number(hours: str, root: Path) -> None:
+    done = minari_pipe(root, "+dataset=tiny", f"dataset.recipe.cpu_hours={hours}")
+    assert done.returncode == 1
+    assert "dataset.recipe.cpu_hours is" in done.stderr
