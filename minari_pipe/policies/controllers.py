@@ -89,7 +89,7 @@ class AntMazeGait:
     Nobody trained it: its numbers were found by random search, for goals reached in spite of noise.
     Diagonal legs step together. A leg's ankle moves as far as the leg points along the way, so the
     ant walks into any direction without turning; its hips stay where they are. The more the torso
-    tilts, the shorter are the steps: most episodes that fail have the ant on its back.
+    tilts, the shorter are the steps: an ant that noise throws on its back does not get up.
     """
 
     #: where the legs point, in radians from the front of the torso

@@ -362,7 +362,8 @@ def _finding(finding: Mapping[str, Any]) -> dict[str, str]:
 def origin(facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield what is known of how the dataset was made, as names and texts."""
     metadata = facts.metadata
-    for name, key in (
+    yield from _texts(
+        metadata,
         ("Algorithm", "algorithm_name"),
         ("Author", "author"),
         ("Email", "author_email"),
@@ -372,25 +373,21 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
         ("Combined from", "combined_datasets"),
         ("Requirements", "requirements"),
         ("Standard", "minari_version"),
-    ):
-        if text := line_of(metadata.get(key)):
-            yield name, text
+    )
     made = metadata.get("minari_pipe")
     made = made if isinstance(made, dict) else {}
     parents = made.get("parents")
     for parent in parents if isinstance(parents, list) else ():
         if isinstance(parent, dict):
             yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
-    recipe = _mapping(made.get("recipe"))
-    for name, key in (
+    yield from _texts(
+        _mapping(made.get("recipe")),
         ("Stands beside", "replaces"),
         ("Size of that", "hosted_size"),
         ("Differs from that", "differs"),
         ("License of the environment", "environment_license"),
         ("Not tried yet", "unverified"),
-    ):
-        if text := line_of(recipe.get(key)):
-            yield name, text
+    )
     if noise := _mapping(made.get("noise")):
         yield "Noise on the actions", _noise(noise)
     scores = made.get("ref_scores")
@@ -411,6 +408,13 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
             yield name, line_of(str(made[key]))
     if facts.content_sha256:
         yield "content_sha256", facts.content_sha256
+
+
+def _texts(values: Mapping[str, Any], *keys: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the values that are texts, each with the name that is given with its key."""
+    for name, key in keys:
+        if text := line_of(values.get(key)):
+            yield name, text
 
 
 def _mapping(value: Any) -> dict[str, Any]:

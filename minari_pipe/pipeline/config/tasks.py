@@ -142,8 +142,8 @@ def _no_task(task: str | None, known: list[str], dataset: str) -> str:
 
 def _check_ids(body: DictConfig, known: list[str], file: str) -> None:
     """Raise if the file gives two tasks one id, which the second would take from the first."""
-    dataset_id = OmegaConf.to_container(body, resolve=False)["dataset"]["id"]  # type: ignore[call-overload,index]
-    if "${" not in str(dataset_id):  # set for this run; else another task's run refuses it
+    dataset_id: Any = body.dataset._get_node("id")
+    if "${" not in str(dataset_id._value()):  # set for this run; else another task's run refuses it
         return
     chosen = body.task
     found = []
