@@ -50,6 +50,7 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
+	$(PIP) --no-deps metaworld
 	@touch $@
 
 $(VENV)/bench.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python

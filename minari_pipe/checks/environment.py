@@ -18,6 +18,7 @@ from minari_pipe.core.env_specs import parse_spec
 from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import TrustError
+from minari_pipe.recording.recorded_view import RecordedObservation, RecordedView
 
 LIMIT = "max_episode_steps"
 
@@ -100,12 +101,20 @@ def _is_json(spec: Any) -> bool:
 def recover(subject: Subject, spec: str, *, render_mode: str | None = None) -> gym.Env:
     """Make the environment of a spec, trusting only the modules of ``subject.options``.
 
+    Its observations are those that the dataset holds of them.
     No window is opened, even if the recording had one, so that validation runs without a display.
     """
     recorded = json.loads(spec).get("kwargs") or {}
     has_window = recorded.get("render_mode") == "human"
     windowless = {"render_mode": render_mode} if render_mode or has_window else {}
-    return environments.recover(spec, trusted_modules=subject.options.trusted_modules, **windowless)
+    trusted = subject.options.trusted_modules
+    env = environments.recover(spec, trusted_modules=trusted, **windowless)
+    made = subject.metadata.get("minari_pipe")
+    values = made.get("record_observation") if isinstance(made, Mapping) else None
+    if values is None:
+        return env
+    where = "metadata / minari_pipe / record_observation"
+    return RecordedView(env, RecordedObservation.of(values, where), where)
 
 
 def recorded_fault(

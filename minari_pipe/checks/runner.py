@@ -35,6 +35,7 @@ from minari_pipe.checks.scores import Scores
 from minari_pipe.checks.shapes import Shapes
 from minari_pipe.checks.totals import Ids, Size, Statistics, Totals
 from minari_pipe.checks.values import Finite, Membership
+from minari_pipe.core.messages import hidden_stdout
 from minari_pipe.core.plugins import entry_points
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.storage.base import MinariStorage
@@ -110,6 +111,7 @@ class Report:
         }
 
 
+@hidden_stdout()  # of environments that the replay steps
 def run(
     subject: Subject,
     *,

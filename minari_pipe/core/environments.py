@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import re
 import sys
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +32,7 @@ from minari_pipe.core.trust import (
     split_target,
     texts,
 )
+from minari_pipe.environments import ADAPTERS
 from minari_pipe.errors import (
     ConfigError,
     EnvironmentNotFoundError,
@@ -52,6 +54,8 @@ class EnvironmentPackage:
     """Argument of ``pip install``."""
     distributions: tuple[str, ...]
     """Distributions whose version decides what the environments do."""
+    prepare: Callable[[Any], object] | None = None
+    """What to do with the imported module."""
 
 
 # Gymnasium no longer loads plugins by itself, so an id alone does not say what to import. Other
@@ -63,8 +67,28 @@ PACKAGES = (
         "minari_pipe[robotics]",
         ("gymnasium-robotics", "mujoco"),
     ),
-    EnvironmentPackage(r"(MiniGrid|BabyAI)-", "minigrid", "minigrid", ("minigrid",)),
-    EnvironmentPackage(r"ALE/", "ale_py", "ale-py", ("ale-py",)),
+    EnvironmentPackage(r"(MiniGrid|BabyAI)-", "minigrid", "minari_pipe[minigrid]", ("minigrid",)),
+    EnvironmentPackage(
+        r"ALE/",
+        "ale_py",
+        "minari_pipe[atari]",
+        ("ale-py",),
+        # which prints its version for every environment
+        lambda m: m.ALEInterface.setLoggerMode(m.LoggerMode.Error),
+    ),
+    EnvironmentPackage(
+        r"MetaWorld/",
+        ADAPTERS["MetaWorld/"],
+        "minari_pipe[metaworld]",
+        ("metaworld", "mujoco"),
+    ),
+    EnvironmentPackage(
+        r"MinAtar/",
+        "minatar.gym",
+        "minari_pipe[minatar]",
+        ("MinAtar",),
+        lambda m: m.register_envs(),
+    ),
 )
 ENTRY_POINTS = "minari_pipe.environments"
 
@@ -96,6 +120,25 @@ REFUSED_WRAPPERS = {
 }
 
 
+#: wrappers of other packages that carry nothing from one episode to the next, by their modules.
+#: The packages do not record their arguments in the spec, so :func:`wrapped` does.
+PACKAGE_WRAPPERS = {
+    "minigrid.wrappers": (
+        "DictObservationSpaceWrapper",
+        "DirectionObsWrapper",
+        "FlatObsWrapper",
+        "FullyObsWrapper",
+        "ImgObsWrapper",
+        "NoDeath",
+        "OneHotPartialObsWrapper",
+        "RGBImgObsWrapper",
+        "RGBImgPartialObsWrapper",
+        "SymbolicObsWrapper",
+        "ViewSizeWrapper",
+    ),
+}
+
+
 def _refuse_adapter(env_id: str, trusted: Collection[str] = ()) -> None:
     if env_id in GYM_ADAPTERS and not is_trusted_module("gym", trusted=trusted):
         raise TrustError(
@@ -115,7 +158,9 @@ def _import_package(env_id: str) -> None:
                 # A package prints notices about some environments for all of them, in every
                 # process; those that concern a dataset are advisories of the checks.
                 with redirect_stderr(io.StringIO()), importing():
-                    importlib.import_module(package.module)
+                    module = importlib.import_module(package.module)
+                    if package.prepare is not None:
+                        package.prepare(module)
             except gym.error.DependencyNotInstalled as exc:
                 raise MissingDependencyError(
                     f"environment {env_id!r}: {exc}. Run: pip install '{package.pip}'"
@@ -229,7 +274,7 @@ def time_limit(env_id: str, kwargs: Mapping[str, Any]) -> int | None:
 
 
 def wrapper_class(target: str) -> type[gym.Wrapper]:
-    """Return the wrapper named ``gymnasium.wrappers.NAME``, or one of a trusted module.
+    """Return a wrapper of Gymnasium or ``PACKAGE_WRAPPERS``, or one of a trusted module.
 
     Raises:
         ConfigError: the wrapper cannot be used for datasets; the message says why.
@@ -252,6 +297,8 @@ def wrapper_class(target: str) -> type[gym.Wrapper]:
     elif module == "gymnasium.wrappers":
         hint = did_you_mean(name, gym.wrappers.__all__)
         raise ConfigError(f"env.wrappers: gymnasium.wrappers has no {name!r}.{hint}")
+    elif name in PACKAGE_WRAPPERS.get(module, ()):
+        found = _package_wrapper(module, name)
     elif is_trusted_module(module):
         found = resolve(target, {}, what="env.wrappers")
     else:
@@ -299,18 +346,65 @@ def make_environment(
             f"{reason}"
         ) from exc
     _keep_no_log()  # for a simulator that was imported only now
+    return wrapped(env, wrappers)
+
+
+def wrapped(
+    env: gym.Env, wrappers: Sequence[Mapping[str, Any]], where: str = "env.wrappers"
+) -> gym.Env:
+    """Wrap an environment; arguments and errors as for :func:`make_environment`.
+
+    Example:
+        >>> wrapper = {"_target_": "gymnasium.wrappers.TimeAwareObservation"}
+        >>> wrapped(make_environment("CartPole-v1"), [wrapper]).observation_space.shape
+        (5,)
+    """
     for wrapper in wrappers:
         arguments = dict(wrapper)
         target = str(arguments.pop("_target_", ""))
         try:
             _check_dtype(arguments)
-            env = wrapper_class(target)(env, **arguments)
+            found = wrapper_class(target)
+            env = found(env, **_with_tuples(found, arguments))
+            if target.rpartition(".")[0] in PACKAGE_WRAPPERS:
+                _record_arguments(env, arguments)
         except MinariPipeError:
             raise
         except Exception as exc:  # a wrapper may raise anything for arguments of a wrong type
             reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
-            raise ConfigError(f"env.wrappers: {target} with {arguments}: {reason}") from exc
+            raise ConfigError(f"{where}: {target} with {arguments}: {reason}") from exc
     return env
+
+
+def _with_tuples(wrapper: type[gym.Wrapper], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with tuples where the wrapper wants them: a config has only lists."""
+    known = inspect.signature(wrapper).parameters
+    return {
+        name: tuple(value)
+        if isinstance(value, list) and name in known and "tuple" in str(known[name].annotation)
+        else value
+        for name, value in arguments.items()
+    }
+
+
+def _package_wrapper(module: str, name: str) -> Any:
+    try:
+        with importing():
+            return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as exc:
+        package = next((one.pip for one in PACKAGES if module.startswith(one.module)), module)
+        raise MissingDependencyError(
+            f"env.wrappers: {module}.{name} needs the module {exc.name!r}, which is not "
+            f"installed. Run: pip install '{package}'"
+        ) from exc
+
+
+def _record_arguments(env: gym.Env, arguments: Mapping[str, Any]) -> None:
+    """Put the arguments of the outermost wrapper into the spec, as Gymnasium's own wrappers do."""
+    spec = env.spec
+    if spec is not None:
+        *inner, own = spec.additional_wrappers
+        spec.additional_wrappers = (*inner, replace(own, kwargs=dict(arguments)))
 
 
 def _module(spec: EnvSpec) -> str:
@@ -382,6 +476,9 @@ def _check_wrapper(wrapper: WrapperSpec, trusted: Collection[str]) -> None:
             except TypeError as exc:
                 raise ConfigError(f"wrapper {wrapper.name!r}: {exc}") from exc
             return
+    if name in PACKAGE_WRAPPERS.get(module, ()):
+        _package_wrapper(module, name)
+        return
     _check_entry_point(wrapper.entry_point, trusted, what=f"wrapper {wrapper.name!r}")
 
 
@@ -555,7 +652,7 @@ def pip_of(env_id: str) -> str | None:
 
     Example:
         >>> pip_of("BabyAI-GoToObj-v0"), pip_of("Ant-v5"), pip_of("CartPole-v1")
-        ('minigrid', 'gymnasium[mujoco]', None)
+        ('minari_pipe[minigrid]', 'gymnasium[mujoco]', None)
     """
     for package in PACKAGES:
         if re.match(package.pattern, env_id):

@@ -150,6 +150,27 @@ def unescaped_stdout() -> TextIO:
     return sys.stdout.unescaped if isinstance(sys.stdout, _EscapingStream) else sys.stdout
 
 
+class _Nowhere(io.TextIOBase):
+    """Forgets what is printed."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+@contextmanager
+def hidden_stdout() -> Iterator[None]:
+    """Hide what environments and controllers print: a line at each step would bury a run's own.
+
+    What they print to ``sys.stderr`` is shown.
+
+    Example:
+        >>> with hidden_stdout():
+        ...     print("Sampling rejected")
+    """
+    with redirect_stdout(_Nowhere()):
+        yield
+
+
 @contextmanager
 def each_warning_once(say: Callable[[str], None]) -> Iterator[None]:
     r"""Report each warning once, as plain text, even if user code asks for all of them.

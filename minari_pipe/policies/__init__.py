@@ -27,8 +27,13 @@ NOISY = "minari_pipe.policies.noisy"
 
 #: Controllers for ``ScriptedPolicy`` that come with the package.
 CONTROLLERS = {
-    f"minari_pipe.policies.controllers.{name}": f"minari_pipe.policies.controllers:{name}"
-    for name in ("AntMazeGait", "PointMazeWaypoints")
+    f"minari_pipe.policies.controllers.{name}": f"minari_pipe.policies.controllers.{module}:{name}"
+    for module, names in {
+        "grids": ("BabyAIExpert", "GridShortestPath"),
+        "mazes": ("AntMazeGait", "PointMazeWaypoints"),
+        "metaworld": ("MetaWorldExpert",),
+    }.items()
+    for name in names
 }
 
 ENTRY_POINTS = "minari_pipe.policies"

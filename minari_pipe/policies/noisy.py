@@ -12,10 +12,10 @@ from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
+from minari_pipe.policies.actions import element
 from minari_pipe.policies.base import Policy, RowError, all_valid
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.policies.rollout import element
 
 FloatArray = npt.NDArray[np.float64]
 

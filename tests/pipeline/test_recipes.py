@@ -73,7 +73,8 @@ def test_every_recipe_composes_to_an_id_of_its_own_and_is_listed(tmp_path):
     ids = [one.config.dataset.id for one in found]
     assert len(set(ids)) == len({one.name for one in found}) == len(found) >= len(NAMES)
     for one in found:
-        prepare(one.name, completed(one.config, tmp_path), None, tmp_path)
+        if FULL or one.name in FIRST:
+            prepare(one.name, completed(one.config, tmp_path), None, tmp_path)
         assert not one.config.dataset.id.startswith(("D4RL/", "mujoco/", "atari/", "minigrid/"))
         assert (one.config.dataset.recipe.replaces is None) == (
             one.config.dataset.recipe.differs is None
@@ -108,6 +109,8 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
         ("relocate_expert", 4_000 if FULL else 3_000, 0.99, range(100) if FULL else range(4)),
         # whose returns are spread from -600 to 11,000
         *([("pen_expert", 7_000, 0.75, range(100))] if FULL else []),
+        ("fourrooms", 0.8, None, range(10)),
+        ("metaworld_reach", 4_000, 1.0, range(2)),
         ("pointmaze_umaze", 3.5, 1.0, range(100) if FULL else range(20)),
         ("antmaze_medium-play", *([0.9] * 2 if FULL else [0.8] * 2), range(40 if FULL else 8)),
         *([("antmaze_umaze", 0.95, 0.95, range(40))] if FULL else []),
@@ -122,7 +125,8 @@ def test_the_experts_are_experts_on_unseen_seeds(
     make_env = environment_factory(params.env, tmp_path)
     results = list(evaluate(make_env, policy, seeds, seed=20261120))
     assert np.mean([r.episode_return for r in results]) >= least_return
-    assert np.mean([r.success for r in results]) >= least_success
+    if least_success is not None:
+        assert np.mean([r.success for r in results]) >= least_success
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError, UnsupportedSpaceError
+from minari_pipe.policies.actions import element
 from minari_pipe.policies.base import Policy, RowError
 from minari_pipe.policies.evaluation import evaluate
 from minari_pipe.policies.random import RandomPolicy
-from minari_pipe.policies.rollout import element, episode_seed, run_episodes
+from minari_pipe.policies.rollout import episode_seed, run_episodes
 from tests.conftest import FULL, StepIndex
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +10,7 @@ import pytest
 
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.policies.base import Policy, RowError
-from minari_pipe.policies.controllers import AntMazeGait, PointMazeWaypoints, next_cells
+from minari_pipe.policies.controllers.mazes import AntMazeGait, PointMazeWaypoints, next_cells
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.noisy import NoisyPolicy
 from minari_pipe.policies.rollout import episode_seed, run_episodes, run_lockstep
@@ -403,19 +402,6 @@ def test_next_cells_lead_to_the_goal_around_walls() -> None:
         way.append(cell)
     assert way == [(3, 2), (3, 3), (2, 3), (1, 3), (1, 2), (1, 1)]
     assert len(following) == 7
-
-
-def test_what_a_controller_prints_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    def loud(observation: Any) -> list[float]:
-        print("step")
-        print("warning", file=sys.stderr)
-        return [0.0, 0.0]
-
-    policy = bound(loud)
-    policy.start(0, 0, generator(0))
-    assert act(policy, [0]) == [[0.0, 0.0]]
-    print("after")
-    assert capsys.readouterr() == ("after\n", "warning\n")
 
 
 @pytest.mark.parametrize(

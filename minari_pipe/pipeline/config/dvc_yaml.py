@@ -14,12 +14,14 @@ import yaml
 
 from minari_pipe.core.files.links import entries_below
 from minari_pipe.core.json_object import json_object
+from minari_pipe.environments import ADAPTERS
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import import_graph
 from minari_pipe.pipeline.config.plots import RETURNS, write_template
 from minari_pipe.pipeline.config.policy_refs import (
     CHOOSING,
     expert_training,
+    made_environments,
     named_places,
     policies,
     published,
@@ -330,6 +332,12 @@ def stage_code(params: Params, stage: str, root: Path) -> list[Path]:
         known.append("minari_pipe.policies.RandomPolicy")
     named = [defined[target] for target in known]
     named += [NOISY] if any(use.settings.noise for use in uses) else []
+    ids = [str(env.id) for env in made_environments(params, stage)]
+    named += [
+        module
+        for start, module in ADAPTERS.items()
+        if any(env_id.startswith(start) for env_id in ids)
+    ]
     if own in ("create", "validate", "card", "train_family"):
         named.append("minari_pipe.storage.hdf5.storage")  # which a stage may also read
         if isinstance(params, Config) and params.dataset.data_format != "hdf5":

@@ -469,10 +469,10 @@ def _check_keys(values: dict[Any, Any]) -> None:
     sections: dict[str, Any] = dict(schema.SECTIONS)
     if "family" in values:
         sections |= {"family": schema.Family, "family.checkpoint_scores": schema.CheckpointScores}
-    for where in ("policy", "ref_scores.expert"):
-        found = OmegaConf.select(OmegaConf.create(values), where)
-        target = found.get("_target_") if isinstance(found, DictConfig) else None
-        if target in schemas:
+    scores = values.get("ref_scores")
+    expert = scores.get("expert") if isinstance(scores, dict) else None
+    for where, found in (("policy", values.get("policy")), ("ref_scores.expert", expert)):
+        if isinstance(found, dict) and (target := found.get("_target_")) in schemas:
             sections |= {where: schemas[target]}
             for key in ("checkpoint", "normalize", "source"):
                 sections |= {f"{where}.{key}": schema.Source} if key in found else {}

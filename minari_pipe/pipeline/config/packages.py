@@ -80,7 +80,7 @@ def named_modules(params: Params, stage: str) -> list[str]:
     modules = []
     for env in made_environments(params, stage):
         modules += [env.id.rpartition(":")[0]] if ":" in env.id else []
-        targets += [str(wrapper["_target_"]) for wrapper in env.wrappers]
+        targets += [str(wrapper["_target_"]) for wrapper in env.all_wrappers]
     return [split_target(target)[0] for target in targets] + modules
 
 

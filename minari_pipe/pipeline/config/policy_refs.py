@@ -173,7 +173,7 @@ def named_places(params: Params, stage: str, root: Path) -> list[str]:
         LinkError: a place in the workspace is, or holds, a symlink.
         TrustError: it is, or holds, a pipe or a device; see also :func:`referenced_files`.
     """
-    values: list[Any] = [[env.kwargs, env.wrappers] for env in made_environments(params, stage)]
+    values: list[Any] = [[env.kwargs, env.all_wrappers] for env in made_environments(params, stage)]
     values += [use.settings.arguments for use in policies(params, stage)]
     given = {os.path.expanduser(text) for _, text in texts("", values)}
     named = {path for path in given if _is_named(source_file(path, root), root)}

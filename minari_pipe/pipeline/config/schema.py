@@ -109,8 +109,18 @@ class Environment:
     """Arguments of ``gymnasium.make``, including ``max_episode_steps``."""
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
     """From innermost to outermost, each ``{_target_: gymnasium.wrappers.X, ...}``."""
+    policy_wrappers: list[dict[str, Any]] = field(
+        default_factory=list, metadata=_of(list[Any]) | _OMITTED
+    )
+    """Wrappers around these through which only the policy sees and acts, as for frames of Atari;
+    the dataset holds what the environment below them receives and returns."""
     success_key: Optional[str] = field(default=None, metadata=_OMITTED)
     """Key of the infos that says whether the goal is reached, if not success or is_success."""
+
+    @property
+    def all_wrappers(self) -> list[dict[str, Any]]:
+        """All wrappers, from innermost to outermost."""
+        return [*self.wrappers, *self.policy_wrappers]
 
 
 @dataclass(frozen=True)
@@ -120,15 +130,21 @@ class EvaluationEnvironment:
     id: Optional[str] = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[dict[str, Any]] = field(default_factory=list, metadata=_of(list[Any]))
+    policy_wrappers: list[dict[str, Any]] = field(
+        default_factory=list, metadata=_of(list[Any]) | _OMITTED
+    )
     success_key: Optional[str] = field(default=None, metadata=_OMITTED)
 
     def completed(self, env: Environment) -> EvaluationEnvironment:
         """Return a copy completed with the settings of the collection's environment."""
-        success_key = self.success_key or env.success_key
+        policys = self.policy_wrappers or env.policy_wrappers
+        found = replace(
+            self, policy_wrappers=policys, success_key=self.success_key or env.success_key
+        )
         if self.id is not None:
-            return replace(self, success_key=success_key)
+            return found
         kwargs = {**env.kwargs, **self.kwargs}
-        return EvaluationEnvironment(env.id, kwargs, self.wrappers or env.wrappers, success_key)
+        return replace(found, id=env.id, kwargs=kwargs, wrappers=self.wrappers or env.wrappers)
 
 
 @dataclass(frozen=True)
@@ -152,7 +168,11 @@ class Collect:
     """Episodes in a block, the unit of work of a worker; a rerun reuses finished blocks."""
     n_envs: int = 8
     """Environments that step in lockstep; the batch size of a policy's network."""
-    record_infos: bool = False
+    record_infos: bool | list[str] = field(default=False, metadata=_of(Any))
+    """Whether to record the infos; or a list with the names of those to record."""
+    record_observation: Any = field(default=None, metadata=_of(Any) | _OMITTED)
+    """For Dict observations, the keys to record, each with ``{}`` or ``{from: KEY, text: LENGTH}``:
+    ``{image: {}, mission: {text: 200}}`` leaves out others, and stores a mission as Text."""
     record_state: bool = False
     """Record the full simulator state as ``infos/state``, in addition to the infos."""
 
@@ -337,7 +357,7 @@ class ReferenceScores:
     def environment(self) -> Environment:
         """The evaluation's environment, after :meth:`EvaluationEnvironment.completed`."""
         env = self.eval_env
-        return Environment(str(env.id), env.kwargs, env.wrappers, env.success_key)
+        return Environment(**{**vars(env), "id": str(env.id)})
 
     @property
     def measures_expert(self) -> bool:

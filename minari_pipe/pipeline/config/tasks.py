@@ -6,6 +6,8 @@ given with its name as ``${tasks[${task}].KEY}``.
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -67,13 +69,16 @@ def names_in(dataset: str) -> list[str]:
     """Return the tasks that ``conf/dataset/NAME.yaml`` lists itself; none if it cannot be read."""
     file = dataset_file(dataset)
     try:
-        if file is None:
-            return []
-        check_aliases(file)
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return _names(content.get("tasks"), str(file)) if isinstance(content, dict) else []
+        return [] if file is None else [*_listed(file, file.read_text(encoding="utf-8"))]
     except (OSError, ValueError, RecursionError, yaml.YAMLError, ConfigError):
         return []
+
+
+@functools.lru_cache(maxsize=128)  # for each of a hundred tasks, their file is asked again
+def _listed(file: Path, text: str) -> list[str]:
+    check_aliases(file)
+    content = yaml.safe_load(text)
+    return _names(content.get("tasks"), str(file)) if isinstance(content, dict) else []
 
 
 def choices() -> dict[str, list[str]]:

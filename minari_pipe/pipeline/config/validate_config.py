@@ -163,7 +163,7 @@ def _check_wrappers(params: Config) -> None:
     from minari_pipe.core.environments import wrapper_class
 
     for _, env in _environments(params):
-        for wrapper in env.wrappers:
+        for wrapper in env.all_wrappers:
             wrapper_class(str(wrapper["_target_"]))
 
 
@@ -181,9 +181,10 @@ def _check_environments(params: Config) -> None:
 
 def _check_offers(params: Config) -> None:
     """Refuse an environment without what is needed, before training: masks, state, spaces."""
-    from minari_pipe.core.environments import make_environment
+    from minari_pipe.core.environments import make_environment, wrapped
     from minari_pipe.policies.action_masks import ActionMasks
     from minari_pipe.policies.rollout import simulator_state
+    from minari_pipe.recording.recorded_view import recorded_space
 
     needs_state = params.collect.record_state and params.collected is not None
     stores = not params.dataset.is_stored_as_usual
@@ -199,19 +200,23 @@ def _check_offers(params: Config) -> None:
             for use in (policies(params, stage) if stage in ("collect", "ref_scores") else ())
             if (noise := use.settings.noise) is not None and noise.is_added
         ]
-        if not (needs_masks or added or (where == "env" and (needs_state or stores))):
+        recorded = params.collect.record_observation
+        stores_env = needs_state or stores or recorded is not None or env.policy_wrappers
+        if not (needs_masks or added or (where == "env" and stores_env)):
             continue
         made = make_environment(env.id, env.kwargs, env.wrappers)
         try:
+            spaces = made.observation_space, made.action_space
+            if where == "env":
+                spaces = recorded_space(made, recorded), made.action_space
+            made = wrapped(made, env.policy_wrappers, f"{where}.policy_wrappers")
             if needs_masks:
                 ActionMasks([made], 1)
             for noise, key in added:
                 importlib.import_module(NOISY).scaled_space(noise, made.action_space, key)
             if where == "env" and stores:
                 _storage(params.dataset).check_spaces(
-                    made.observation_space,
-                    made.action_space,
-                    jpeg_encoding=params.dataset.jpeg_encoding,
+                    *spaces, jpeg_encoding=params.dataset.jpeg_encoding
                 )
             if where == "env" and needs_state:
                 made.reset(seed=0)
@@ -281,7 +286,7 @@ def check_files(config: Config, root: Path, given: Collection[tuple[str, str]]) 
                     f"relative to the workspace: ./{place.relative_to(root)}"
                 )
     for where, env in _environments(filled(config)):
-        arguments = {"kwargs": env.kwargs, "wrappers": env.wrappers}
+        arguments = {"kwargs": env.kwargs, "wrappers": env.all_wrappers}
         module = str(env.id).rpartition(":")[0]
         found += check_arguments(module, arguments, where=where, below=root, given=given)
     found = [*dict.fromkeys(found)]
@@ -390,13 +395,14 @@ def _check_targets(params: Config) -> None:
             what = f"{use.where}.controller._target_"
             check_target(str(controller["_target_"]), CONTROLLERS, what=what)
     for where, env in _environments(params):
-        for i, wrapper in enumerate(env.wrappers):
-            is_named = isinstance(wrapper, dict) and "_target_" in wrapper
-            if not is_named or not all(isinstance(key, str) for key in wrapper):
-                raise ConfigError(
-                    f"{where}.wrappers[{i}] is {wrapper!r}; expected {{_target_: "
-                    f"gymnasium.wrappers.NAME, ...}} with argument names as keys"
-                )
+        for name in ("wrappers", "policy_wrappers"):
+            for i, wrapper in enumerate(vars(env)[name]):
+                is_named = isinstance(wrapper, dict) and "_target_" in wrapper
+                if not is_named or not all(isinstance(key, str) for key in wrapper):
+                    raise ConfigError(
+                        f"{where}.{name}[{i}] is {wrapper!r}; expected {{_target_: "
+                        f"gymnasium.wrappers.NAME, ...}} with argument names as keys"
+                    )
 
 
 def _environments(params: Config) -> list[tuple[str, Environment]]:
@@ -497,7 +503,10 @@ def _check_values(params: Config) -> None:
         limited = True
         chosen = [("until.n_episodes", collect.until.n_episodes)]
         chosen += [("keep", collect.keep != "all"), ("on_error", collect.on_error != "fail")]
-        chosen += [("record_infos", collect.record_infos), ("record_state", collect.record_state)]
+        chosen += [
+            (key, vars(collect)[key])
+            for key in ("record_infos", "record_observation", "record_state")
+        ]
         if given := [key for key, value in chosen if value]:
             instead = "leave it out"
             if given[0] == "record_infos" and params.is_replay:
@@ -554,6 +563,12 @@ def _check_collect(collect: Collect) -> None:
                 f"collect.{key} is {value!r}; expected {' or '.join(choices)}"
                 f".{did_you_mean(value, choices)}"
             )
+    infos = collect.record_infos
+    is_list = isinstance(infos, list) and all(isinstance(name, str) for name in infos)
+    if not (isinstance(infos, bool) or is_list):
+        raise ConfigError(
+            f"collect.record_infos is {infos!r:.80}; expected true, false or a list of names"
+        )
     until = collect.until
     conditions = [
         key for key in ("success", "min_return", "max_return") if vars(until)[key] is not None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minari_pipe.core.files.changes import own_folder
-from minari_pipe.core.messages import message_of, without_credentials
+from minari_pipe.core.messages import hidden_stdout, message_of, without_credentials
 from minari_pipe.errors import (
     ConfigError,
     MissingDependencyError,
@@ -233,6 +233,10 @@ class BlockCall:
 
     def __call__(self) -> Outcome:
         """Make the block; an exception becomes an outcome with one line of text."""
+        with hidden_stdout():
+            return self._outcome()
+
+    def _outcome(self) -> Outcome:
         if self.temporary is not None:
             self.temporary.mkdir(parents=True, exist_ok=True)
             tempfile.tempdir = str(self.temporary)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import gymnasium as gym
 
-from minari_pipe.core.environments import make_environment
+from minari_pipe.core.environments import make_environment, wrapped
 from minari_pipe.core.files.atomic import sha256_file
 from minari_pipe.core.files.fetch import FileSource, locate
 from minari_pipe.core.trust import resolve
@@ -24,12 +24,20 @@ from minari_pipe.pipeline.execution.block_task import BlockPlace
 from minari_pipe.policies import CONTROLLERS, NOISY, registered_policies
 from minari_pipe.policies.algorithms import trained_policy_kwargs
 from minari_pipe.policies.base import Policy
+from minari_pipe.policies.recorded import Recorded
 
 
 def environment_factory(env: Environment, root: Path) -> Callable[[], gym.Env]:
-    """Return a function that makes the environment that ``env`` describes."""
+    """Return a function that makes the environment that ``env`` describes, as a policy sees it."""
     make_importable(root)
-    return lambda: make_environment(env.id, env.kwargs, env.wrappers)
+
+    def make() -> gym.Env:
+        made = make_environment(env.id, env.kwargs, env.wrappers)
+        if not env.policy_wrappers:
+            return made
+        return wrapped(Recorded(made), env.policy_wrappers, "env.policy_wrappers")
+
+    return make
 
 
 def make_policy(

@@ -15,7 +15,7 @@ import numpy as np
 from minari_pipe.core.episode import EpisodeBuffer
 from minari_pipe.core.messages import without_credentials
 from minari_pipe.core.tree import leaves
-from minari_pipe.errors import InvalidEpisodeError
+from minari_pipe.errors import ConfigError, InvalidEpisodeError, did_you_mean
 from minari_pipe.pipeline.config.schema import Until
 from minari_pipe.pipeline.execution.block_file import BlockWriter
 from minari_pipe.pipeline.execution.block_task import (
@@ -28,6 +28,7 @@ from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import succeeded
 from minari_pipe.policies.rollout import episode_seed, make_recorder, run_lockstep
+from minari_pipe.recording.recorded_view import OBSERVATION, RecordedObservation, RecordedView
 from minari_pipe.storage.writer import StableBuffers
 
 
@@ -69,13 +70,14 @@ class CollectBlock(EpisodesWork):
     depend on no other block.
     """
 
-    record_infos: bool
+    record_infos: bool | list[str]
     record_state: bool
     until: Until
     keeps_all: bool
     stop: Stop
     skips_episodes: bool = False
     """Leave out episodes that the policy cannot end."""
+    record_observation: Any = None
 
     def write(self, path: Path, tally: Tally, place: BlockPlace) -> dict[str, Any]:
         """Write the block and return a record with a summary of every episode.
@@ -111,8 +113,9 @@ class CollectBlock(EpisodesWork):
         count = Count()
 
         def make_sink(env: gym.Env) -> _Sink:
-            spaces.append((env.observation_space, env.action_space))
-            return _Sink(env, self.record_infos, self.record_state, self.env.success_key)
+            sink = _Sink(env, self)
+            spaces.append((sink.observation_space, env.action_space))
+            return sink
 
         numbers = range(self.first, self.last)
         running = run_lockstep(
@@ -154,19 +157,35 @@ class CollectBlock(EpisodesWork):
 
 
 class _Sink:
-    """Records an episode, and whether the environment reported success."""
+    """Records an episode as a block's config says, and whether the environment reported success."""
 
-    def __init__(
-        self, env: gym.Env, record_infos: bool, record_state: bool, success_key: str | None
-    ) -> None:
-        self._recorder = make_recorder(env, record_infos=record_infos, record_state=record_state)
+    def __init__(self, env: gym.Env, block: CollectBlock) -> None:
+        values = block.record_observation
+        self._recorded = None if values is None else RecordedObservation.of(values, OBSERVATION)
+        view = env if self._recorded is None else RecordedView(env, self._recorded, OBSERVATION)
+        self.observation_space = view.observation_space
+        infos = block.record_infos
+        self._recorder = make_recorder(
+            view, record_infos=bool(infos), record_state=block.record_state
+        )
+        self._infos = infos if isinstance(infos, list) else None
+        self._last_info: dict[str, Any] = {}
         self._step = self._recorder.step
         self._success: bool | None = None
-        self._success_key = success_key
+        self._success_key = block.env.success_key
 
     def start(self, observation: Any, info: dict, **kwargs: Any) -> None:
         self._success = None
-        self._recorder.start(observation, info, **kwargs)
+        self._recorder.start(self._observation(observation), self._chosen(info), **kwargs)
+
+    def _observation(self, observation: Any) -> Any:
+        return observation if self._recorded is None else self._recorded(observation)
+
+    def _chosen(self, info: dict[str, Any]) -> dict[str, Any]:
+        if self._infos is None:
+            return info
+        self._last_info = info
+        return {name: info[name] for name in self._infos if name in info}
 
     def step(
         self,
@@ -179,13 +198,22 @@ class _Sink:
     ) -> None:
         if info:
             self._success = succeeded(info, self._success, self._success_key)
+        observation, info = self._observation(observation), self._chosen(info)
         self._step(action, observation, reward, terminated, truncated, info)
 
     def truncate(self) -> None:
         self._recorder.truncate()
 
     def finish(self, episode: int) -> tuple[EpisodeBuffer | str, bool | None]:
-        return self._recorder.finish(episode), self._success
+        buffer = self._recorder.finish(episode)
+        for name in self._infos or ():
+            if name not in (buffer.infos or {}):
+                known = ", ".join(map(str, self._last_info)) or "nothing"
+                raise ConfigError(
+                    f"collect.record_infos names {name!r}, which no info of episode {episode} has."
+                    f"{did_you_mean(name, map(str, self._last_info))} Its last info has: {known}"
+                )
+        return buffer, self._success
 
 
 def _failed(episode: int, reason: str) -> tuple[EpisodeBuffer | str, bool | None]:

@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 import yaml
 
 from minari_pipe.core.files.swap import copy_tree
-from minari_pipe.core.messages import each_warning_once, message_of, one_line, print_line
+from minari_pipe.core.messages import (
+    each_warning_once,
+    hidden_stdout,
+    message_of,
+    one_line,
+    print_line,
+)
 from minari_pipe.errors import ConfigError, Stopped
 from minari_pipe.pipeline.config.oc_env import without_values
 from minari_pipe.pipeline.config.schema import Config, Family, Params, params_of
@@ -223,7 +229,7 @@ def _run(stage: str, body: Callable[[StageRun], None]) -> int:
             tempfile.tempdir = str(run.temporary / "tmp")
             shutil.rmtree(tempfile.tempdir, ignore_errors=True)
             Path(tempfile.tempdir).mkdir(parents=True)
-            with each_warning_once(lambda text: run.say(f"warning: {text}")):
+            with each_warning_once(lambda text: run.say(f"warning: {text}")), hidden_stdout():
                 body(run)
         run.inputs.check()
         report = reports_folder(name, root) / f"{stage}.json"

@@ -48,6 +48,7 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
         **({"collect_seed": params.collect.seed} if params.collected else {}),
         **_noise_of(params),
         **({"success_key": key} if (key := params.env.success_key) else {}),
+        **({"record_observation": kept} if (kept := params.collect.record_observation) else {}),
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }

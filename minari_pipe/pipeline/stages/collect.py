@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from minari_pipe.core.env_specs import spec_json
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.errors import ConfigError
+from minari_pipe.errors import ConfigError, UnsupportedSpaceError
 from minari_pipe.pipeline.config.schema import Collect, Environment
 from minari_pipe.pipeline.execution.block_task import BlockPlace, block_ranges
 from minari_pipe.pipeline.execution.build import PolicyConfig, environment_factory, source_hashes
@@ -24,6 +24,7 @@ from minari_pipe.pipeline.stages.sources import episode_source, gather
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.rollout import require_time_limit
+from minari_pipe.recording.recorded_view import recorded_space
 
 SUFFIX = ".npz"
 #: Number of episodes after which to warn that none matches, if their number is not limited.
@@ -73,7 +74,7 @@ def collect(
     made = policy.make(BlockPlace(scheduler.place.root))
     n_episodes = _n_episodes(made, collection)
     # Check the spaces first, so that nothing is collected that cannot be stored.
-    described = _described(env, scheduler.place.root)
+    described = _described(env, collection, scheduler.place.root)
     works = _works(env, policy, collection, n_episodes)
     ahead = None if n_episodes is None or stop_of(collection) != Stop() else n_episodes
     taken = _Taken(collection)
@@ -197,6 +198,7 @@ def _works(
             seed=collection.seed,
             n_envs=collection.n_envs,
             record_infos=collection.record_infos,
+            record_observation=collection.record_observation,
             record_state=collection.record_state,
             until=collection.until,
             keeps_all=collection.keep == "all",
@@ -216,16 +218,22 @@ def _unit(collection: Collect) -> str:
     return "episode" if stop_of(collection).n_matching is None else "match"
 
 
-def _described(env: Environment, root: Path) -> dict[str, Any]:
-    made = environment_factory(env, root)()
+def _described(env: Environment, collection: Collect, root: Path) -> dict[str, Any]:
+    made = environment_factory(replace(env, policy_wrappers=[]), root)()
     try:
         require_time_limit(made)
         assert made.spec is not None
+        space = recorded_space(made, collection.record_observation)
         return {
             "env_spec": spec_json(made.spec),
-            "observation_space": serialize_space(made.observation_space),
+            "observation_space": serialize_space(space),
             "action_space": serialize_space(made.action_space),
         }
+    except UnsupportedSpaceError as error:
+        raise UnsupportedSpaceError(
+            f"{error}. A text in a Dict observation can be recorded as Text: "
+            "collect.record_observation={KEY: {text: LENGTH}, ...} with all keys to record"
+        ) from error
     finally:
         made.close()
 

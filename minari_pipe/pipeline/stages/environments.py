@@ -20,7 +20,7 @@ def allow_named(run: StageRun) -> list[Path]:
     make_importable(run.root)
     # What the config names may be read, but no model that names other files.
     for env in made_environments(run.params, run.stage):
-        check_arguments(str(env.id).rpartition(":")[0], [env.kwargs, env.wrappers])
+        check_arguments(str(env.id).rpartition(":")[0], [env.kwargs, env.all_wrappers])
     places = [source_file(path, run.root) for path in named_places(run.params, run.stage, run.root)]
     name_places(places)
     return places

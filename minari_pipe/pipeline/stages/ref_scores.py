@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def main(run: StageRun) -> None:
     """Run the stage: write ``ref_scores.json``, ``ref_returns.csv`` and ``eval_env.json``."""
     scores = run.params.ref_scores
     eval_env = scores.environment
-    env = environment_factory(eval_env, run.root)()
+    env = environment_factory(replace(eval_env, policy_wrappers=[]), run.root)()
     require_time_limit(env)
     assert env.spec is not None
     found: dict[str, Any] = {

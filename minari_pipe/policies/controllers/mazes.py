@@ -1,4 +1,4 @@
-"""Provide the package's controllers for :class:`policies.scripted.ScriptedPolicy`."""
+"""Controllers for the mazes of gymnasium-robotics."""
 
 from __future__ import annotations
 
