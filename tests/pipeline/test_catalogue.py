@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FULL
+from tests.support.demonstration_files import write_kitchen
 from tests.support.repositories import Workspace, dvc_workspace, hashes
 
 #: overrides that make a recipe small
 SMALL = ("collect.n_episodes=3", "collect.block_episodes=1", "ref_scores.n_episodes=2")
-FAMILIES = ("antmaze_umaze-diverse", "pointmaze_open-dense", *(["door_expert"] if FULL else []))
+FAMILIES = (
+    "antmaze_umaze-diverse",
+    "pointmaze_open-dense",
+    *(["door_expert", "kitchen_complete"] if FULL else []),
+)
 
 #: what a stranger runs, who has Minari and not this package
 _STRANGER = """
@@ -37,6 +42,9 @@ print(json.dumps([dataset.total_episodes, dataset.total_steps]))
 def made(folder: Path, name: str, *words: str) -> tuple[Workspace, Path]:
     """A workspace in which a recipe ran, and its dataset."""
     workspace = dvc_workspace(folder)
+    if name.startswith("kitchen"):
+        write_kitchen(workspace.root / "demos.zip")
+        words += ("policy.source.path=demos.zip", "env.kwargs.max_episode_steps=3")
     command = (sys.executable, "-m", "minari_pipe", f"+dataset={name}", *SMALL, *words)
     workspace.run(*command, "card.film=false")
     (found,) = (workspace.root / "datasets").rglob("manifest.json")
