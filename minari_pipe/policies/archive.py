@@ -16,10 +16,10 @@ from minari_pipe.errors import ConfigError
 
 MAX_ENTRY_BYTES = 1 << 30
 MAX_ENTRIES = 1000
-_MAX_RATIO = 100  # largest size of an entry over its compressed size; weights hardly compress
-_FREE_BYTES = 1 << 26  # total size of the entries that is allowed for a file of any size
+MAX_RATIO = 100  # largest size of an entry over its compressed size; weights hardly compress
+FREE_BYTES = 1 << 26  # total size of the entries that is allowed for a file of any size
 #: Compression methods that unpack in chunks; others unpack a whole entry whatever its stated size.
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 #: Errors that zipfile and zlib raise for a damaged or hostile archive.
 ZIP_ERRORS = (
@@ -53,10 +53,10 @@ def entry_names(path: str | os.PathLike[str]) -> list[str]:
             f"{path} has {len(names)} entries with {len(set(names))} distinct names; refused (at "
             f"most {MAX_ENTRIES} entries, each name once)"
         )
-    if total > max(_FREE_BYTES, _MAX_RATIO * len(content)):
+    if total > max(FREE_BYTES, MAX_RATIO * len(content)):
         raise ConfigError(
             f"{path}: its entries would unpack from {len(content)} to {total} bytes; refused "
-            f"(limit {_MAX_RATIO}-fold)"
+            f"(limit {MAX_RATIO}-fold)"
         )
     return names
 
@@ -77,13 +77,13 @@ def read_entry(path: str | os.PathLike[str], name: str, *, limit: int = MAX_ENTR
             entry = archive.getinfo(name)
             packed = max(entry.compress_size, 1)
             if entry.file_size > limit or (
-                entry.file_size > 1 << 20 and entry.file_size / packed > _MAX_RATIO
+                entry.file_size > 1 << 20 and entry.file_size / packed > MAX_RATIO
             ):
                 raise ConfigError(
                     f"{path}: entry {name!r} would unpack from {entry.compress_size} to "
-                    f"{entry.file_size} bytes; refused (limit {limit} bytes, {_MAX_RATIO}-fold)"
+                    f"{entry.file_size} bytes; refused (limit {limit} bytes, {MAX_RATIO}-fold)"
                 )
-            if entry.compress_type not in _METHODS:
+            if entry.compress_type not in METHODS:
                 raise ConfigError(
                     f"{path}: entry {name!r} uses compression method {entry.compress_type}; "
                     f"expected none or deflate"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import FULL
+from tests.support.demonstration_files import write_kitchen
 from tests.support.repositories import Workspace, dvc_workspace, hashes
 
 #: overrides that make a recipe small
@@ -33,7 +34,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "metaworld_reach": SHORT,
     "minatar_breakout": LITTLE,
     "pointmaze_open-dense": (),
-    **({"door_expert": ()} if FULL else {}),
+    **({"door_expert": (), "kitchen_complete": ()} if FULL else {}),
 }
 
 #: what a stranger runs, who has Minari and not this package
@@ -59,6 +60,9 @@ print(json.dumps([dataset.total_episodes, dataset.total_steps]))
 def made(folder: Path, name: str, *words: str) -> tuple[Workspace, Path]:
     """A workspace in which a recipe ran, and its dataset."""
     workspace = dvc_workspace(folder)
+    if name.startswith("kitchen"):
+        write_kitchen(workspace.root / "demos.zip")
+        words += ("policy.source.path=demos.zip", "env.kwargs.max_episode_steps=3")
     command = (sys.executable, "-m", "minari_pipe", f"+dataset={name}", *SMALL, *words)
     workspace.run(*command, "card.film=false")
     (found,) = (workspace.root / "datasets").rglob("manifest.json")

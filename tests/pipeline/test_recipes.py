@@ -25,6 +25,7 @@ from minari_pipe.pipeline.execution.build import environment_factory, make_polic
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import evaluate
 from tests.conftest import CHECKOUT, FULL
+from tests.support.demonstration_files import small_log, write_zip
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
 FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.yaml"))
@@ -39,7 +40,17 @@ def params_of(name: str, root: Path) -> schema.Config:
     GlobalHydra.instance().clear()
     composed = hydra_compose.recompose([f"+dataset={name}"])
     assert composed.name == name
-    return prepare(name, completed(composed.config, root), None, root)[0]
+    return prepare(name, given_files(completed(composed.config, root), root), None, root)[0]
+
+
+def given_files(config: schema.Config, folder: Path) -> schema.Config:
+    """The config with another file for one that only the user can give: its hash is unknown."""
+    source = config.policy.sources.get("source")
+    if source is None or source.path or source.sha256:
+        return config
+    path = write_zip(folder / "demos.zip", {"microwave_kettle_switch_slide/1.mjl": small_log()})
+    policy = config.policy.with_arguments(source={"path": str(path)})
+    return dataclasses.replace(config, policy=policy)
 
 
 def test_the_recipes_and_the_families_are_there():
@@ -74,7 +85,8 @@ def test_every_recipe_composes_to_an_id_of_its_own_and_is_listed(tmp_path):
     assert len(set(ids)) == len({one.name for one in found}) == len(found) >= len(NAMES)
     for one in found:
         if FULL or one.name in FIRST:
-            prepare(one.name, completed(one.config, tmp_path), None, tmp_path)
+            prepared = given_files(completed(one.config, tmp_path), tmp_path)
+            prepare(one.name, prepared, None, tmp_path)
         assert not one.config.dataset.id.startswith(("D4RL/", "mujoco/", "atari/", "minigrid/"))
         assert (one.config.dataset.recipe.replaces is None) == (
             one.config.dataset.recipe.differs is None
@@ -99,6 +111,47 @@ def test_a_recipe_is_complete_and_its_pieces_can_be_made(name, tmp_path, request
             source = {"path": str(demonstrations / "door-v0_demos.pickle")}
             settings = settings.with_arguments(source=source)
         assert isinstance(make_policy(settings, where=where, root=tmp_path), Policy)
+
+
+def test_demonstrations_of_unknown_hash_are_not_fetched_but_the_way_to_them_is_named(tmp_path):
+    config = hydra_compose.recompose(["+dataset=kitchen", "task=mixed"]).config
+    with pytest.raises(ConfigError) as caught:
+        prepare("kitchen_mixed", config, None, tmp_path)
+    assert str(caught.value) == (
+        "policy.source: the address 'https://github.com/google-research/relay-policy-learning/raw/"
+        "master/kitchen_demos_multitask.zip' needs policy.source.sha256; or download the file, "
+        "check that it is the one you want, and pass policy.source.path=FILE"
+    )
+    policy = config.policy.with_arguments(source={"path": "."})
+    with pytest.raises(
+        ConfigError, match=r"policy\.source\.path: '\.' is a folder, expected a file"
+    ):
+        prepare("kitchen_mixed", dataclasses.replace(config, policy=policy), None, tmp_path)
+
+
+def test_demonstrations_that_use_no_later_key_have_the_values_that_they_had_before(tmp_path):
+    values = params_of("door_human", tmp_path).policy.values
+    assert set(values) == {"_target_", "source", "format", "reset_option", "state_keys"}
+    # of a policy of the user's own, whose defaults may be others
+    own = {"_target_": "my.Policy", "files": None, "frame_skip": 1, "tracking": None}
+    assert schema.PolicySettings.of(own, "policy").values == own
+
+
+def test_a_mistake_in_tracking_stops_before_anything_runs(tmp_path):
+    config = given_files(hydra_compose.recompose(["+dataset=kitchen_mixed"]).config, tmp_path)
+    policy = config.policy.with_arguments(tracking={"gain": 0})
+    with pytest.raises(ConfigError, match=r"policy\.tracking\.gain is 0; expected a finite number"):
+        prepare("kitchen_mixed", dataclasses.replace(config, policy=policy), None, tmp_path)
+
+
+def test_the_kitchen_tracks_the_joints_that_the_hosted_data_tracks(tmp_path):
+    params = params_of("kitchen_complete", tmp_path)
+    arguments, env = params.policy.arguments, environment_factory(params.env, tmp_path)()
+    robot = env.unwrapped.robot_env
+    assert arguments["frame_skip"] == robot.frame_skip
+    assert arguments["tracking"]["gain"] == pytest.approx(1 / (robot.dt * robot.act_rng[0]))
+    assert (params.ref_scores.ref_min_score, params.ref_scores.ref_max_score) == (0, 4)
+    env.close()
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,11 @@ from tests.support.demonstration_files import (
     CountingEnv,
     changed_episodes,
     counting_episodes,
+    mjl,
+    small_log,
     write_d4rl,
     write_dapg,
+    write_kitchen,
 )
 
 DOOR = SHARED / "demonstrations" / "door-v0_demos.pickle"
@@ -264,6 +267,171 @@ def test_the_source_may_be_an_address(
         bound(FileSource(address="http://127.0.0.1:9/demos", sha256="0" * 64), CountingEnv())
     with pytest.raises(MinariPipeError, match=r"policy\.source\.path=FILE"):
         bound(tmp_path / "absent", CountingEnv())
+
+
+# --- what tracks recorded positions -------------------------------------------------------------
+
+
+class Arm(gym.Env):
+    """Two joints, whose velocities are the action; it starts where its seed says."""
+
+    observation_space = gym.spaces.Dict({"joints": gym.spaces.Box(-np.inf, np.inf, (3,))})
+    action_space = gym.spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.options = options
+        self.joints = self.np_random.uniform(size=3)
+        return {"joints": self.joints.astype(np.float32)}, {}
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict]:
+        self.joints[:2] += 0.5 * action
+        return {"joints": self.joints.astype(np.float32)}, 0.0, False, False, {}
+
+
+TRACKING = {"key": "joints", "gain": 2.0, "limit": 0.75}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log of nine frames, whose two controls are positions to go to."""
+    path = tmp_path / "d.mjl"
+    path.write_bytes(small_log(9))
+    return path
+
+
+def replay_arm(policy: DemonstrationPolicy, env: gym.Env, episode: int = 0) -> EpisodeBuffer:
+    buffer = replay(policy, env, episode)
+    joints = np.array([observation["joints"] for observation in buffer.observations])
+    return replace(buffer, observations={"joints": joints})
+
+
+def test_actions_lead_from_what_is_observed_to_what_was_recorded(log: Path) -> None:
+    env = Arm()
+    policy = bound(log, env, tracking=TRACKING, reset_option=None)
+    buffer = replay_arm(policy, env)
+    assert env.options is None
+    wanted = small_positions(log)
+    observed = buffer.observations["joints"][:-1, :2].astype(np.float64)
+    expected = np.clip(2.0 * (wanted - observed), -0.75, 0.75).astype(np.float32)
+    np.testing.assert_array_equal(buffer.actions, expected, strict=True)
+    assert np.abs(buffer.actions).max() == 0.75
+    assert bool(buffer.truncations[-1])
+
+
+def small_positions(log: Path) -> np.ndarray:
+    records = np.frombuffer(log.read_bytes(), "<f4", offset=28 + len(b"kitchen")).reshape(9, 8)
+    return records[:-1, 6:].astype(np.float64)
+
+
+def test_steps_may_last_several_frames(log: Path) -> None:
+    env = Arm()
+    for frame_skip, frames in ((1, range(8)), (2, [0, 2, 4, 6]), (3, [0, 3]), (8, [0])):
+        policy = bound(log, env, reset_option=None, frame_skip=frame_skip)
+        expected = np.clip(small_positions(log)[list(frames)], -1, 1).astype(np.float32)
+        np.testing.assert_array_equal(replay(policy, env, 0).actions, expected, strict=True)
+    policy = bound(log, env, reset_option=None, frame_skip=9)
+    with pytest.raises(MinariPipeError, match=r"demonstration 0 has 8 steps, fewer than .* 9"):
+        policy.start(0, 0, RNG)
+    with pytest.raises(ConfigError, match=r"policy\.frame_skip is 0; expected 1 or more"):
+        DemonstrationPolicy(log, frame_skip=0)
+
+
+def test_the_gap_of_tracked_positions_is_reported_and_a_log_has_no_return(log: Path) -> None:
+    env = Arm()
+    policy = bound(log, env, tracking=TRACKING, reset_option=None)
+    buffer = replay_arm(policy, env)
+    report = policy.finish(0, buffer)
+    recorded = np.frombuffer(log.read_bytes(), "<f4", offset=35).reshape(9, 8)[:-1, 1:3]
+    gap = np.abs(buffer.observations["joints"][:-1, :2] - recorded).max()
+    assert report["observation_gap_max"] == pytest.approx(float(gap))
+    assert report["recorded_return"] is None
+    json.dumps(report, allow_nan=False)
+
+
+def test_tracking_that_does_not_fit_is_refused(log: Path, tmp_path: Path) -> None:
+    for tracking in ({"gain": 1.0}, {"gain": 1.0, "key": "elbows"}):
+        with pytest.raises(ConfigError, match=r"policy\.tracking does not fit Arm: it needs"):
+            bound(log, Arm(), tracking=tracking, reset_option=None)
+    (tmp_path / "wide.mjl").write_bytes(small_log(nu=4))
+    wide = Arm()
+    wide.action_space = gym.spaces.Box(-1, 1, (4,))
+    with pytest.raises(ConfigError, match=r"the same number of positions at the beginning"):
+        bound(tmp_path / "wide.mjl", wide, tracking=TRACKING, reset_option=None)
+
+
+@pytest.mark.parametrize(
+    ("tracking", "message"),
+    [
+        ("fast", "policy.tracking is 'fast'; expected such as {key: observation, gain: 6.25"),
+        ({}, "policy.tracking.gain is None; expected a finite number above 0"),
+        ({"gain": True}, "policy.tracking.gain is True; expected a finite number"),
+        ({"gain": float("nan")}, "policy.tracking.gain is nan; expected a finite number"),
+        ({"gain": 1, "limit": 0}, "policy.tracking.limit is 0; expected a finite number above 0"),
+        ({"gain": 1, "key": 3}, "policy.tracking.key is 3; expected a text"),
+        ({"gian": 1}, "no key policy.tracking.gian. Did you mean 'gain'? Known: gain, limit, key"),
+    ],
+)
+def test_a_mistake_in_tracking_is_named(tracking: Any, message: str, log: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DemonstrationPolicy(log, tracking=tracking)
+    assert str(caught.value).startswith(message)
+
+
+# --- the kitchen ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """FrankaKitchen-v1, and a zip of two logs of it."""
+    pytest.importorskip("gymnasium_robotics")
+    path = write_kitchen(tmp_path_factory.mktemp("kitchen") / "demos.zip", n_logs=2, n_steps=4)
+    env = gym.make("FrankaKitchen-v1", disable_env_checker=True)
+    yield path, env
+    env.close()
+
+
+KITCHEN = {
+    "frame_skip": 40,
+    "tracking": {"key": "observation", "gain": 6.25, "limit": 0.999},
+    "reset_option": None,
+}
+
+
+def test_the_arm_of_the_kitchen_follows_its_demonstration(kitchen: Any) -> None:
+    path, env = kitchen
+    policy = bound(path, env, files="*microwave_kettle_switch_slide/*", **KITCHEN)
+    assert policy.n_episodes() == 2
+    found = []
+    for _ in range(2):
+        options = policy.start(0, 1, RNG)
+        observation, _ = env.reset(seed=7, options=options)
+        rows = [observation["observation"]]
+        while (action := policy.act([observation], [0])[0]) is not None:
+            observation, *_ = env.step(action)
+            rows.append(observation["observation"])
+        found.append(np.array(rows))
+    assert len(found[0]) == 4 + 1
+    np.testing.assert_array_equal(found[0], found[1])
+    buffer = EpisodeBuffer(id=1, observations={"observation": found[0]}, rewards=np.zeros(4))
+    buffer = replace(buffer, terminations=np.zeros(4, bool), truncations=np.eye(4, dtype=bool)[3])
+    report = policy.finish(1, buffer)
+    # The joints lag behind their commands alike, in the recording and in the replay.
+    assert report["observation_gap_max"] < 0.02
+    assert np.ptp(found[0][:, :7], axis=0).max() > 0.05
+    assert report["findings"] == []
+
+
+def test_a_demonstration_of_another_task_is_refused(kitchen: Any, tmp_path: Path) -> None:
+    _, env = kitchen
+    hand, other = tmp_path / "hand.mjl", tmp_path / "other.mjl"
+    hand.write_bytes(mjl(np.zeros((99, 30)), np.zeros((99, 30)), np.zeros((99, 28))))
+    other.write_bytes(mjl(np.zeros((99, 36)), np.zeros((99, 36)), np.zeros((99, 9))))
+    with pytest.raises(ConfigError, match=r"does not fit FrankaKitchen-v1: its actions have"):
+        bound(hand, env, **KITCHEN)
+    message = r"qpos has 36 numbers, the environment's has 30; it is a demonstration of another"
+    with pytest.raises(ConfigError, match=message):
+        bound(other, env, **KITCHEN)
 
 
 # --- the simulator the demonstrations were made with -------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -149,6 +150,69 @@ def write_d4rl(
         file.create_dataset("infos/action_log_std", data=np.zeros((sum(lengths), 3)))
         file["metadata/algorithm"] = np.bytes_("none")
     return path
+
+
+def mjl(
+    qpos: np.ndarray,
+    qvel: np.ndarray,
+    ctrl: np.ndarray,
+    *,
+    name: bytes = b"kitchen",
+    others: tuple[int, int, int] = (0, 0, 0),
+) -> bytes:
+    """A MuJoCo log, a row of each array per frame.
+
+    Args:
+        qpos: positions, shape ``(T, nq)``.
+        qvel: velocities, shape ``(T, nv)``.
+        ctrl: controls, shape ``(T, nu)``.
+        name: of the model.
+        others: numbers of mocap bodies, sensor values and user values, all recorded as NaN.
+    """
+    n_frames = len(qpos)
+    rest = np.full((n_frames, 7 * others[0] + others[1] + others[2]), np.nan)
+    time = 0.002 * np.arange(n_frames)
+    sizes = (qpos.shape[1], qvel.shape[1], ctrl.shape[1], *others, len(name))
+    records = np.column_stack([time, qpos, qvel, ctrl, rest]).astype("<f4")
+    return struct.pack("<7i", *sizes) + name + records.tobytes()
+
+
+def small_log(n_frames: int = 5, seed: int = 0, nu: int = 2) -> bytes:
+    """A log of random numbers, with three positions and two velocities."""
+    rng = np.random.default_rng(seed)
+    return mjl(*(rng.normal(size=(n_frames, size)) for size in (3, 2, nu)))
+
+
+def write_zip(path: Path, files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    """Write a zip of files by name; equal files give equal bytes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return path
+
+
+def write_kitchen(path: Path, n_logs: int = 3, n_steps: int = 3) -> Path:
+    """Write a zip of logs of FrankaKitchen-v1, whose arm a controller of its joints moves."""
+    import gymnasium_robotics
+    import mujoco
+
+    gym.register_envs(gymnasium_robotics)
+    env: Any = gym.make("FrankaKitchen-v1")
+    model, data = env.unwrapped.model, env.unwrapped.data
+    files = {}
+    for number in range(n_logs):
+        env.reset(seed=number)
+        start = data.qpos[:9].copy()
+        goal = start + np.random.default_rng(number).uniform(-0.2, 0.2, 9)
+        frames = []
+        for frame in range(40 * n_steps + 1):
+            data.ctrl[:] = start + (goal - start) * frame / (40 * n_steps)
+            frames.append([array.copy() for array in (data.qpos, data.qvel, data.ctrl)])
+            mujoco.mj_step(model, data)
+        content = mjl(*(np.stack(column) for column in zip(*frames, strict=True)))
+        files[f"demos/friday_microwave_kettle_switch_slide/{number}.mjl"] = content
+    env.close()
+    return write_zip(path, files)
 
 
 FLOAT64 = (

@@ -145,10 +145,15 @@ def check_source(where: str, source: Source, root: Path) -> None:
         # DVC would take it for a URL, and contact another machine.
         raise ConfigError(f"{where}.path is {path!r}; expected a file, or {where}.address=ADDRESS")
     if path is not None and not place.is_file():
+        if place.is_dir():
+            raise ConfigError(f"{where}.path: {path!r} is a folder, expected a file")
         raise ConfigError(f"{where}.path: no file {path!r} (relative paths start at {root})")
     sha256 = source.sha256
     if path is None and sha256 is None:
-        raise ConfigError(f"{where}: the address {address!r} needs {where}.sha256")
+        raise ConfigError(
+            f"{where}: the address {address!r} needs {where}.sha256; or download the file, check "
+            f"that it is the one you want, and pass {where}.path=FILE"
+        )
     if sha256 is not None and not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ConfigError(f"{where}.sha256 is {sha256!r}; expected 64 lowercase hexadecimal digits")
 

@@ -31,6 +31,11 @@ TRAINING_KEYS = ("algorithm", "policy_class", "policy_kwargs", "train")
 #: before the key existed keep the hash of their config.
 _UNSET = {"noise": None, "repeat": False}
 
+#: The same for keys of one policy; another may have a key of that name with another default.
+_UNSET_OF = {
+    "minari_pipe.policies.DemonstrationPolicy": {"files": None, "frame_skip": 1, "tracking": None}
+}
+
 #: Keys of a policy's config that ``noise`` has replaced. They stay in ``params.yaml`` as null, so
 #: that no dataset made before is made again.
 _REPLACED = {"minari_pipe.policies.SB3Policy": ("action_noise", "exploration")}
@@ -244,10 +249,11 @@ class PolicySettings(OpenSettings):
                     f"{where}.{key} is {values[key]!r:.80}; {where}.noise has replaced it, such as "
                     f"{where}.noise={{kind: gaussian, scale: 0.1}}"
                 )
+        unset = _UNSET | _UNSET_OF.get(target, {})
         arguments = {
             str(key): value
             for key, value in values.items()
-            if key not in ("_target_", *replaced) and (key not in _UNSET or value != _UNSET[key])
+            if key not in ("_target_", *replaced) and (key not in unset or value != unset[key])
         }
         return cls(target, arguments)
 
@@ -496,9 +502,18 @@ class DemonstrationPolicy:
     _target_: str = "minari_pipe.policies.DemonstrationPolicy"
     source: Source = field(default_factory=Source)
     format: Optional[str] = None
-    """``dapg`` (a pickled list of episodes) or ``d4rl`` (flat HDF5); detected if not given."""
-    reset_option: str = "initial_state_dict"
-    """Option of the environment's ``reset`` that takes the initial state, a dict of arrays."""
+    """``dapg`` (a pickled list of episodes), ``d4rl`` (flat HDF5) or ``mjl`` (a MuJoCo log, or a
+    zip of many); detected if not given."""
+    files: Optional[str] = None
+    """For a zip of logs: pattern of the names to replay, such as ``*_kettle_*/*``; default: all."""
+    frame_skip: int = 1
+    """Recorded steps, or frames of a log, for one step of the environment."""
+    tracking: Any = None
+    """The recorded actions are positions; the action is ``gain`` times the distance to the observed
+    ones, such as ``{key: observation, gain: 6.25, limit: 0.999}``; see docs/policies.md."""
+    reset_option: Optional[str] = "initial_state_dict"
+    """Option of the environment's ``reset`` that takes the initial state, a dict of arrays; null if
+    there is none: then an episode starts where its seed says."""
     state_keys: Optional[list[str]] = None
     """Arrays of that dict, such as ``[qpos, qvel]``; default: those that the environment declares
     (Adroit), else all arrays in the file."""

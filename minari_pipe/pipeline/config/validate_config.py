@@ -54,6 +54,7 @@ from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import inside
 from minari_pipe.policies import CONTROLLERS, NOISY, registered_policies
 from minari_pipe.policies.noise import Noise
+from minari_pipe.policies.tracking import Tracking
 
 if TYPE_CHECKING:
     from minari_pipe.storage.base import MinariStorage
@@ -117,6 +118,9 @@ def _prepared(name: str, config: Config, previous: dict[str, Any] | None, root: 
     for use in _policies(params):
         _check_sb3(use)
         _check_noise(use, params)
+        tracking = use.settings.arguments.get("tracking")
+        if tracking is not None and use.settings.target.endswith(".DemonstrationPolicy"):
+            Tracking.of(tracking, f"{use.where}.tracking")
     _check_offers(params)
     return _complete(params, packages)
 

@@ -107,19 +107,24 @@ def _gaps(folder: Path) -> dict[str, float | None] | None:
     reports = _replayed(folder)
     if not reports:
         return None
-    differences = [abs(r["replayed_return"] - r["recorded_return"]) for r in reports]
-    n = len(reports)
+    returns = [(r["recorded_return"], r["replayed_return"]) for r in reports]
+    returns = [pair for pair in returns if None not in pair]  # a MuJoCo log has no rewards
+    differences = [abs(replayed - recorded) for recorded, replayed in returns]
     largest = [g for r in reports if (g := r["observation_gap_max"]) is not None]
     medians = [g for r in reports if (g := r["observation_gap_median"]) is not None]
     return {
-        "n": n,
-        "recorded_mean_return": sum(r["recorded_return"] for r in reports) / n,
-        "replayed_mean_return": sum(r["replayed_return"] for r in reports) / n,
-        "return_gap_mean": sum(differences) / n,
-        "return_gap_max": max(differences),
+        "n": len(reports),
+        "recorded_mean_return": _mean([recorded for recorded, _ in returns]),
+        "replayed_mean_return": _mean([replayed for _, replayed in returns]),
+        "return_gap_mean": _mean(differences),
+        "return_gap_max": max(differences, default=None),
         "observation_gap_max": max(largest, default=None),
         "observation_gap_median": sorted(medians)[len(medians) // 2] if medians else None,
     }
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def main(run: StageRun) -> None:
@@ -138,11 +143,14 @@ def main(run: StageRun) -> None:
     if gaps := found["demonstrations"]:
         largest = gaps["observation_gap_max"]
         observed = "" if largest is None else f", in an observation {largest:.3f}"
-        run.say(
-            f"demonstrations: recorded mean return {gaps['recorded_mean_return']:.2f}, replayed "
-            f"{gaps['replayed_mean_return']:.2f}; largest gap in an episode's return "
-            f"{gaps['return_gap_max']:.2f}{observed}"
-        )
+        returned = "no recorded rewards to compare"
+        if gaps["recorded_mean_return"] is not None:
+            returned = (
+                f"recorded mean return {gaps['recorded_mean_return']:.2f}, replayed "
+                f"{gaps['replayed_mean_return']:.2f}; largest gap in an episode's return "
+                f"{gaps['return_gap_max']:.2f}"
+            )
+        run.say(f"demonstrations: {returned}{observed}")
     replay = found["replay"]
     run.say(
         f"ok, {counted(found['warnings'], 'warning')}, "

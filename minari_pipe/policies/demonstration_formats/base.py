@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ class Demonstration:
     Attributes:
         observations: shape ``(T, ...)``; row ``t`` was observed before action ``t``.
         actions: shape ``(T, ...)``, finite, as recorded, possibly outside the action space.
-        rewards: shape ``(T,)``.
+        rewards: shape ``(T,)``; NaN in a format that has none.
         terminal: whether the environment terminated at the last recorded step.
         initial_state: arrays of the simulator's state at row 0, by name; finite.
     """
@@ -36,6 +37,44 @@ class Demonstration:
 
     def __len__(self) -> int:
         return len(self.actions)
+
+    def every(self, n: int) -> Demonstration:
+        """Return a demonstration whose steps last ``n`` recorded ones; a shorter rest is left out.
+
+        The action of a step is that of its first recorded one, its reward is their sum.
+
+        Example:
+            >>> column = np.arange(5.0)
+            >>> short = Demonstration(column, column, column, False, {}).every(2)
+            >>> short.actions, short.rewards
+            (array([0., 2.]), array([1., 5.]))
+        """
+        stop = len(self) // n * n
+        return replace(
+            self,
+            observations=self.observations[:stop:n],
+            actions=self.actions[:stop:n],
+            rewards=self.rewards[:stop].reshape(-1, n).sum(axis=1),
+        )
+
+
+class LazyDemonstrations(Sequence[Demonstration]):
+    """The demonstrations of a source, each read on access because all may reach gigabytes."""
+
+    @abstractmethod
+    def _read(self, index: int) -> Demonstration:
+        """Read the demonstration of an index from 0 to the length."""
+
+    @overload
+    def __getitem__(self, index: int) -> Demonstration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Demonstration]: ...
+    def __getitem__(self, index: int | slice) -> Demonstration | Sequence[Demonstration]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._read(index % len(self))
 
 
 #: Names of the state's parts to read; ``None``: those that the format knows as state.
@@ -51,12 +90,15 @@ class DemonstrationFormat:
         title: its name in messages.
         matches: returns whether the content of a file is in this format.
         read: reads and checks a file; raises :class:`InvalidEpisodeError`.
+        has_files: whether a source may be an archive of several files; ``read`` then also takes a
+            pattern of their names, or ``None`` for all.
     """
 
     name: str
     title: str
     matches: Callable[[Path], bool]
-    read: Callable[[Path, StateKeys], Sequence[Demonstration]]
+    read: Callable[..., Sequence[Demonstration]]
+    has_files: bool = False
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,6 +28,7 @@ from minari_pipe.errors import CorruptDatasetError, InvalidEpisodeError, MinariP
 from minari_pipe.policies.demonstration_formats.base import (
     Demonstration,
     DemonstrationFormat,
+    LazyDemonstrations,
     StateKeys,
     check_demonstrations,
     quoted,
@@ -50,8 +51,8 @@ STATE_KEYS = (
 )
 
 
-class _FlatEpisodes(Sequence[Demonstration]):
-    """The episodes of one file, read on access because D4RL's files reach gigabytes."""
+class _FlatEpisodes(LazyDemonstrations):
+    """The episodes of one file."""
 
     def __init__(self, path: Path, state_keys: StateKeys, label: str) -> None:
         self._path = path
@@ -77,29 +78,21 @@ class _FlatEpisodes(Sequence[Demonstration]):
     def __len__(self) -> int:
         return len(self._bounds) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Demonstration: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Demonstration]: ...
-    def __getitem__(self, index: int | slice) -> Demonstration | Sequence[Demonstration]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        with _opened(self._path, self._label) as file:
-            return self._read(self._columns(file), index % len(self))
-
     def __iter__(self) -> Iterator[Demonstration]:
         with _opened(self._path, self._label) as file:
             columns = self._columns(file)
             for index in range(len(self)):
-                yield self._read(columns, index)
+                yield self._from(columns, index)
+
+    def _read(self, index: int) -> Demonstration:
+        with _opened(self._path, self._label) as file:
+            return self._from(self._columns(file), index)
 
     def _columns(self, file: h5py.File) -> dict[str, h5py.Dataset]:
         keys = ["actions", "observations", "rewards", *(f"infos/{key}" for key in self._state_keys)]
         return {key: _column(file, key, self._label) for key in keys}
 
-    def _read(self, columns: dict[str, h5py.Dataset], index: int) -> Demonstration:
+    def _from(self, columns: dict[str, h5py.Dataset], index: int) -> Demonstration:
         start, stop = (int(bound) for bound in self._bounds[index : index + 2])
         return Demonstration(
             observations=columns["observations"][start:stop],

@@ -42,7 +42,7 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
         in output
     )
     assert ", door_expert, door_human, " in output
-    assert ", other, pen_expert, " in output
+    assert ", kitchen, other, pen_expert, " in output
     assert ", pointmaze, relocate_expert, tiny\n" in output
     assert "family: only with a family, cartpole, inverted_pendulum, pendulum" in output
     for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):

@@ -208,6 +208,18 @@ def test_a_changed_file_of_demonstrations_reruns_collect(replayed, tmp_path):
     assert run(workspace, "+dataset=replayed") == expected
 
 
+def test_recordings_without_rewards_are_not_compared_by_return(replayed, tmp_path):
+    workspace = replayed.copy(tmp_path)
+    episodes = counting_episodes()
+    for episode in episodes:
+        episode["rewards"][-1] = float("nan")
+    write_dapg(workspace.root / "demos.pickle", episodes)
+    run(workspace, "+dataset=replayed")
+    gaps = workspace.json("pipelines/replayed/validation.json")["demonstrations"]
+    assert gaps["recorded_mean_return"] is gaps["return_gap_max"] is None
+    assert gaps["observation_gap_max"] == 0
+
+
 def test_recordings_that_their_replay_does_not_resemble_are_warnings_to_acknowledge(
     replayed, tmp_path
 ):
