@@ -96,6 +96,7 @@ def evaluate(
     seed: int,
     n_envs: int = 8,
     success_key: str | None = None,
+    options: Mapping[str, Any] | None = None,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[EpisodeResult]:
     """Run ``episodes`` of ``policy`` and yield their results in order.
@@ -110,5 +111,6 @@ def evaluate(
         episodes,
         seed=seed,
         n_envs=n_envs,
+        options=options,
         on_step=on_step,
     )

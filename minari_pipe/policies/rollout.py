@@ -89,6 +89,7 @@ def run_lockstep(
     seed: int,
     n_envs: int,
     on_fail: Callable[[int, str], T] | None = None,
+    options: Mapping[str, Any] | None = None,
     on_step: Callable[[int], None] = lambda n: None,
 ) -> Iterator[T]:
     """Run ``episodes`` and yield the results of their sinks, in the order of ``episodes``.
@@ -103,6 +104,7 @@ def run_lockstep(
             network, which affects the low bits of the actions.
         on_fail: returns the result of an episode for which the policy failed, given the episode
             and the reason; ``None`` makes that an error.
+        options: those of every reset; the policy's come on top.
         on_step: called after each round with its number of environment steps.
 
     Raises:
@@ -120,7 +122,7 @@ def run_lockstep(
             rows.append(_Row(env, recorded, env.action_space, sink, see, own_infos))
             require_time_limit(recorded or env)
         policy.bind([row.env for row in rows])
-        yield from _lockstep(rows, policy, episodes, seed, on_fail, on_step)
+        yield from _lockstep(rows, policy, episodes, seed, on_fail, dict(options or {}), on_step)
     finally:
         for row in rows:
             row.env.close()
@@ -132,6 +134,7 @@ def _lockstep(
     episodes: Collection[int],
     seed: int,
     on_fail: Callable[[int, str], T] | None,
+    common: dict[str, Any],
     on_step: Callable[[int], None],
 ) -> Iterator[T]:
     waiting = iter(episodes)
@@ -148,6 +151,7 @@ def _lockstep(
         reset_seed, rng = episode_seed(seed, episode)
         try:
             options = policy.start(index, episode, rng)
+            options = {**common, **(options or {})} if common else options
             # Pass a copy, because an environment may modify the options that it receives.
             row.observation, info = row.env.reset(seed=reset_seed, options=copied(options))
             start = row.recorded.start() if row.recorded else (row.observation, info)

@@ -40,7 +40,8 @@ class ScriptedPolicy(Policy):
       With a method ``reset()`` or ``reset(rng)`` there is one instance for each environment, reset
       at the start of every episode; without it, every episode gets a new instance, so that no
       state carries over, whose parameter ``rng`` is the episode's generator. Either comes after
-      the reset of the environment, in which it can look up a goal.
+      the reset of the environment, in which it can look up a goal. A static method
+      ``reset_options(rng)`` returns the options of that reset.
 
     A **batch** is an array of shape ``(B, ...)``, or a dict or tuple of such arrays if the space is
     one. The controller returns ``B`` actions (an array, a PyTorch tensor, a list, or a dict of
@@ -131,10 +132,20 @@ class ScriptedPolicy(Policy):
             return
         self._calls = [None if self._is_class else self._controller] * len(envs)
 
-    def start(self, row: int, episode: int, rng: np.random.Generator) -> None:
+    def start(self, row: int, episode: int, rng: np.random.Generator) -> dict[str, Any] | None:
         self._rngs[row] = rng
         if self._is_class or self._batched is not None:
             self._starting.add(row)
+        choose = getattr(self._controller, "reset_options", None)
+        if choose is None:
+            return None
+        options = choose(rng)
+        if not isinstance(options, dict):
+            raise ConfigError(
+                f"controller {self._name!r}: reset_options() returned {options!r:.80}; expected "
+                "the options of env.reset, a dict"
+            )
+        return options
 
     def act(self, observations: Sequence[Any], rows: Sequence[int]) -> list[Any]:
         # A controller may run a network, whose low bits depend on the number of threads.

@@ -121,6 +121,9 @@ class Environment:
     the dataset holds what the environment below them receives and returns."""
     success_key: Optional[str] = field(default=None, metadata=_OMITTED)
     """Key of the infos that says whether the goal is reached, if not success or is_success."""
+    reset_options: dict[str, Any] = field(default_factory=dict, metadata=_OMITTED)
+    """Options of ``reset``, the same in every episode; those of a controller come on top. A
+    training resets without."""
 
     @property
     def all_wrappers(self) -> list[dict[str, Any]]:
@@ -139,6 +142,7 @@ class EvaluationEnvironment:
         default_factory=list, metadata=_of(list[Any]) | _OMITTED
     )
     success_key: Optional[str] = field(default=None, metadata=_OMITTED)
+    reset_options: dict[str, Any] = field(default_factory=dict, metadata=_OMITTED)
 
     def completed(self, env: Environment) -> EvaluationEnvironment:
         """Return a copy completed with the settings of the collection's environment."""
@@ -149,7 +153,9 @@ class EvaluationEnvironment:
         if self.id is not None:
             return found
         kwargs = {**env.kwargs, **self.kwargs}
-        return replace(found, id=env.id, kwargs=kwargs, wrappers=self.wrappers or env.wrappers)
+        options = {**env.reset_options, **self.reset_options}
+        wrappers = self.wrappers or env.wrappers
+        return replace(found, id=env.id, kwargs=kwargs, wrappers=wrappers, reset_options=options)
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,7 @@ class CollectBlock(EpisodesWork):
             seed=self.seed,
             n_envs=self.n_envs,
             on_fail=_failed if self.skips_episodes else None,
+            options=self.env.reset_options,
             on_step=tally.step,
         )
         for number, (buffer, success) in zip(numbers, running, strict=True):

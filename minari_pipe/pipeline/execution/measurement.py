@@ -30,6 +30,7 @@ class MeasureBlock(EpisodesWork):
             seed=self.seed,
             n_envs=self.n_envs,
             success_key=self.env.success_key,
+            options=self.env.reset_options,
             on_step=tally.step,
         ):
             found.append(result.to_json())

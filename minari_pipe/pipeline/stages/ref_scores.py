@@ -138,7 +138,9 @@ def _measured(
     reused = progress.n_reused
     blocks = "1 block was" if reused == 1 else f"{reused} blocks were"
     also = f" ({blocks} finished before)" if reused else ""
-    run.say(f"{name} {score.mean:.2f} +- {score.std:.2f} over {score.n} episodes{also}")
+    rate = summary(results, 0).get("success_rate")
+    success = "" if rate is None else f", success {rate:.2f}"
+    run.say(f"{name} {score.mean:.2f} +- {score.std:.2f}{success} over {score.n} episodes{also}")
     return results
 
 

@@ -61,6 +61,19 @@ def push(observation):
     speeds = observation.reshape(-1, 3)[:, 2]
     return np.array([-1.0 if speeds[-1] < speeds[0] else 1.0])
 
+class Start:
+    @staticmethod
+    def reset_options(rng):
+        return {"x_init": float(rng.uniform(0.1, 0.2))}
+
+    def __call__(self, observation):
+        return np.zeros(1)
+
+class Nothing(Start):
+    @staticmethod
+    def reset_options(rng):
+        return 3
+
 class Chatty(gym.ObservationWrapper, gym.utils.RecordConstructorArgs):
     def __init__(self, env):
         gym.utils.RecordConstructorArgs.__init__(self)
@@ -108,6 +121,20 @@ def test_only_the_policy_sees_and_acts_through_its_wrappers(workspace: Path) -> 
     assert json.loads(dataset.storage.metadata["env_spec"])["additional_wrappers"] == []
     (replay,) = validation(workspace, "swing")["replay"]["details"]
     assert replay["exact"] and replay["replayed"] == 2
+
+
+def test_options_of_resets_come_from_the_config_and_from_the_controller(workspace: Path) -> None:
+    words = ("policy.controller._target_=loud.Start", "env.policy_wrappers=[]")
+    run_ok(workspace, "+dataset=swing", *words, "+env.reset_options={y_init: 0.0}", **TRUSTED)
+    dataset = minari_pipe.load_dataset("tests/pendulum-v0")
+    options = [one["options"] for one in dataset.storage.get_episode_metadata([0, 1])]
+    assert [one["y_init"] for one in options] == [0.0, 0.0]
+    assert len({one["x_init"] for one in options}) == 2
+    assert all(episode.observations[0][2] == 0.0 for episode in dataset)
+    assert validation(workspace, "swing")["replay"]["details"][0]["exact"]
+    words = ("policy.controller._target_=loud.Nothing", "env.policy_wrappers=[]")
+    done = run(workspace, "+dataset=swing", *words, **TRUSTED)
+    assert "reset_options() returned 3; expected the options of env.reset, a dict" in done.stderr
 
 
 def test_what_environments_and_controllers_print_is_not_shown(workspace: Path) -> None:
