@@ -29,6 +29,7 @@ NOISY = "minari_pipe.policies.noisy"
 CONTROLLERS = {
     f"minari_pipe.policies.controllers.{name}": f"minari_pipe.policies.controllers.{module}:{name}"
     for module, names in {
+        "fetch": ("FetchArm",),
         "grids": ("BabyAIExpert", "GridShortestPath"),
         "mazes": ("AntMazeGait", "PointMazeWaypoints"),
         "metaworld": ("MetaWorldExpert",),

@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "antmaze_umaze-diverse": (),
     "atari_boxing": (*LITTLE, "env.kwargs.max_episode_steps=20"),
     "babyai_fullobs_GoToSeqS5R2": (),
+    "fetch_push": (),
     "fourrooms": (),
     "metaworld_reach": SHORT,
     "minatar_breakout": LITTLE,

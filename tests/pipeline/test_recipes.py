@@ -162,6 +162,8 @@ def test_the_kitchen_tracks_the_joints_that_the_hosted_data_tracks(tmp_path):
         ("relocate_expert", 4_000 if FULL else 3_000, 0.99, range(100) if FULL else range(4)),
         # whose returns are spread from -600 to 11,000
         *([("pen_expert", 7_000, 0.75, range(100))] if FULL else []),
+        ("fetch_pick-and-place", -20, 1.0, range(100) if FULL else range(8)),
+        ("fetch_push", -25, 0.9, range(100) if FULL else range(8)),
         ("fourrooms", 0.8, None, range(10)),
         ("metaworld_reach", 4_000, 1.0, range(2)),
         ("pointmaze_umaze", 3.5, 1.0, range(100) if FULL else range(20)),
