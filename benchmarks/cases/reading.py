@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks import work
+import numpy as np
+
+from benchmarks import environments, work
 from benchmarks.cases import limits
 from benchmarks.cases.writing import LONG, MANY, NESTED, SHORT
 from benchmarks.measure import Case, Goal, Side, Sides, When
 from benchmarks.work import Shape
+from minari_pipe import EpisodeBuffer
+from minari_pipe.core.metadata import MINARI_VERSION
+from minari_pipe.datasets.installation import new_dataset
+from minari_pipe.storage.base import MinariStorage
 
 FEW = Shape(500, 20)
 
@@ -95,6 +101,7 @@ def cases() -> Iterator[Case]:
         ):
             prepare = partial(iterate, shape, own=own, data_format="arrow")
             yield Case("read", name, str(shape), prepare, goal, when=when)
+    yield Case("read", "iterate hdf5, gzip frames", "12 × 100", _frames)
 
 
 def _load(shape: Shape, data_format: str) -> Sides:
@@ -111,6 +118,36 @@ def _touch(episode: Any) -> float:
 
 def _sum(episode: Any) -> float:
     return episode.observations.sum() + episode.actions.sum() + episode.rewards.sum()
+
+
+def _frames() -> Sides:
+    """Iterate over images in one file that both libraries read, compressed losslessly."""
+    dataset_id = "bench/frames-v0"
+    if not work.folder(dataset_id).exists():
+        env = environments.make("images")
+        frames = [env.reset()[0], *(env.step(0)[0] for _ in range(100))]
+        episode: dict[str, Any] = {
+            "observations": np.stack(frames),
+            "actions": np.zeros(100, np.int64),
+            "rewards": np.zeros(100),
+            "terminations": np.zeros(100, bool),
+            "truncations": np.arange(1, 101) == 100,
+        }
+        spaces = env.observation_space, env.action_space
+        with new_dataset(dataset_id) as path:
+            storage = MinariStorage.new(path, *spaces, compression=1)
+            storage.update_episodes([EpisodeBuffer(**episode) for _ in range(12)])
+            storage.update_metadata({"dataset_id": dataset_id, "minari_version": MINARI_VERSION})
+
+    def side(library: str) -> Side:
+        load = work.LIBRARIES[library].load_dataset
+        return Side(
+            lambda: sum(
+                int(e.observations[-1, 0, 0, 0]) for e in load(dataset_id).iterate_episodes()
+            )
+        )
+
+    return {library: side(library) for library in ("here", "minari")}
 
 
 def iterate(
