@@ -195,10 +195,10 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_commands() -> Iterator[None]:
-    """Commands of workspaces are forks, unless `make test-all` or a test wants processes."""
+    """Commands of workspaces are forks on Linux, unless `make test-all` wants processes."""
     from tests.support import forks
 
-    with forks.enabled(not FULL):
+    with forks.enabled(not FULL and sys.platform == "linux"):
         yield
 
 

@@ -152,8 +152,8 @@ def start(
         ignored: the signals that it ignores, as under ``nohup``.
         real: let it be a new Python, not a fork.
     """
-    fork = _enabled and not real and sys.platform == "linux"  # else no process can be renamed
     begin = functools.partial(_as_from_a_terminal, ignored)
+    fork = _enabled and not real
     return _started(command, folder, variables, stderr, fork=fork, begin=begin)
 
 
@@ -285,19 +285,29 @@ def serve(address: str) -> None:
     _keep_pages_shared()
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, _reap)
+    subprocess.Popen = _Popen  # type: ignore[misc]
     server = socket.socket(socket.AF_UNIX)
     server.bind(address)
     server.listen()
     print("ready", flush=True)
-    while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
-        connection, _ = server.accept()
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            server.close()
-            _answer(connection)
-            os._exit(0)
-        connection.close()
+    running: dict[int, tuple[subprocess.Popen, socket.socket]] = {}
+    ended: dict[socket.socket, subprocess.Popen] = {}
+    while sys.stdin not in (
+        ready := select.select([server, sys.stdin, *running, *ended], [], [])[0]
+    ):
+        for descriptor in ready:
+            if descriptor is server:
+                connection, _ = server.accept()
+                process = _answer(connection)
+                running[os.pidfd_open(process.pid)] = process, connection
+            elif descriptor in running:
+                os.close(descriptor)
+                process, connection = running.pop(descriptor)
+                _send_status(process.pid, connection)
+                ended[connection] = process
+            else:  # the test has asked for the exit code, or is gone
+                ended.pop(descriptor).wait()
+                descriptor.close()
 
 
 _LAST = "tests.support.forks.last"
@@ -363,18 +373,11 @@ _slow: dict[str, Callable[..., Any]] = {}
 """What :func:`_handle_yaml_quickly` replaced in DVC."""
 
 
-def _reap(*_: object) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _answer(connection: socket.socket) -> None:
-    """Run the command that is asked for; send its pid, and its status when it has ended."""
+def _answer(connection: socket.socket) -> subprocess.Popen:
+    """Start the command that is asked for, and send its pid."""
     size = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
     _, outputs, _, _ = socket.recv_fds(connection, 1, 2)
     words, folder, variables, terminal = json.loads(connection.recv(size, socket.MSG_WAITALL))
-    subprocess.Popen = _Popen  # type: ignore[misc]
     process = subprocess.Popen(
         words,
         cwd=folder,
@@ -387,15 +390,16 @@ def _answer(connection: socket.socket) -> None:
     for output in outputs:
         os.close(output)
     connection.sendall(process.pid.to_bytes(8, "big"))
-    if sys.platform == "linux":
-        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None
-        status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
-    else:  # where `start` starts no forks
-        _, status = os.waitpid(process.pid, 0)
-    connection.sendall(status.to_bytes(8, "big"))
-    connection.recv(1)  # until the test has asked for it, or is gone
-    process.wait()
+    return process
+
+
+def _send_status(pid: int, connection: socket.socket) -> None:
+    """Send the status of a process that has ended and stays a zombie."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert ended is not None
+    status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+    with contextlib.suppress(BrokenPipeError):  # the test did not wait for it
+        connection.sendall(status.to_bytes(8, "big"))
 
 
 class _Popen(subprocess.Popen):
@@ -480,8 +484,7 @@ def _run(words: list[str], heard: set[signal.Signals]) -> None:
         if str(getattr(module, "__file__", "")).startswith(folder + os.sep):
             del sys.modules[name]
     sys.orig_argv = [sys.executable, "-m", *words]
-    if sys.platform == "linux":
-        _rename(sys.orig_argv)
+    _rename(sys.orig_argv)
     sys.meta_path[:] = _known_finders()
     path = _import_path(os.environ)
     sys.path[:] = [*map(str, path), *_known_path()]
