@@ -1443,6 +1443,9 @@ def test_a_model_that_is_named_by_a_path_of_this_machine_is_refused_before_any_w
         check_files(config_of({"env": {"kwargs": {"folder": str(root)}}}), root, [])
 
 
+#: Characters of a model that is longer than any part of a file that is read at once.
+LONG = 1 << (24 if FULL else 21)
+
 #: Models that name a file of the user's.
 MODELS_OUT = (
     '<mujoco><include file="{mine}"/></mujoco>',
@@ -1479,8 +1482,8 @@ MODELS_WITH_FILES = (
     '<robot xmlns:a="b"><a:mesh a:filename="a.stl"/></robot>',
     "<sdf><mesh><uri>model://arm/a.stl</uri></mesh></sdf>",
     '<?xml version="1.0" encoding="utf-16"?><x a="b"/>',
-    " " * (1 << 24) + '<x><include file="a.xml"/></x>',
-    "<!--" + "x" * (1 << 24) + '--><x><include file="a.xml"/></x>',
+    " " * LONG + '<x><include file="a.xml"/></x>',
+    "<!--" + "x" * LONG + '--><x><include file="a.xml"/></x>',
     '1\0<x><include file="a.xml"/></x>',
 )
 
@@ -1602,7 +1605,7 @@ def test_a_model_that_the_user_trusts_names_what_it_likes(trusted, tmp_path, mon
         '<?xml version="1.0" encoding="UTF-8"?><!-- see http://a.org/b & more --><x a="b" />',
         '<x><compiler meshdir="../meshes" texturedir="/images" strippath="true"/></x>',
         "a < b\nfile = '/usr/share'\n",
-        "<x/>" + " " * (1 << 24),
+        "<x/>" + " " * LONG,
     ],
     ids=["named", "joints", "comment", "folders", "text", "size"],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ SPACES: dict[str, Any] = {
 }
 
 
+@functools.cache
 def buffer(number: int) -> EpisodeBuffer:
     """The episode of this number."""
     steps = 3 + number % 4
