@@ -121,7 +121,6 @@ def run(
         stderr: ``subprocess.STDOUT`` for one text in order, or ``subprocess.PIPE``.
     """
     unusual = any(name.startswith("PYTHON") for name in variables.keys() - MATTER_NOT)
-    unusual |= any((path / "sitecustomize.py").exists() for path in _import_path(variables))
     checkout = (folder / "minari_pipe").exists()  # which imports its own package
     fork = _enabled and not unusual and not checkout and _module(command)
     with _started(command, folder, variables, stderr, fork=bool(fork)) as process:
@@ -489,6 +488,7 @@ def _run(words: list[str], heard: set[signal.Signals]) -> None:
     path = _import_path(os.environ)
     sys.path[:] = [*map(str, path), *_known_path()]
     sys.argv = ["-m", *words[1:]]
+    tempfile.tempdir = None  # so that TMPDIR counts
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if words[0].startswith(STAGES):

@@ -21,6 +21,7 @@ from minari_pipe.pipeline.releases.reproduction import reproduction
 from tests.conftest import FULL
 from tests.pipeline.releases.test_release import here
 from tests.pipeline.run.test_stages_rerun import MY_ENV, REPLAYED
+from tests.support import forks
 from tests.support.demonstration_files import counting_episodes, write_dapg
 from tests.support.repositories import Workspace, git_workspace, hashes
 
@@ -214,12 +215,10 @@ def test_a_signal_ends_it_and_nothing_goes_on(signum, workspace):
     retag(workspace, "push", "n_episodes: 2", "n_episodes: 200000")
     temporary = workspace.home / "temporary"
     temporary.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        ["minari-pipe", "reproduce", IDS["push"]],
-        cwd=workspace.root,
-        env=workspace.environment(**TRUSTED, TMPDIR=str(temporary)),
-        stderr=subprocess.PIPE,
-        text=True,
+    process = forks.start(
+        ("minari-pipe", "reproduce", IDS["push"]),
+        workspace.root,
+        workspace.environment(**TRUSTED, TMPDIR=str(temporary)),
     )
     while not any(
         temporary.glob("*/clone/.minari_pipe/work/*/collect.blocks/blocks/*")
