@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import FULL
 from tests.support.demonstration_files import write_kitchen
@@ -92,5 +94,12 @@ def test_a_family_is_replayed_read_by_minari_and_the_same_with_three_workers(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])[0] == 3  # BabyAI prints
-    engine = ("engine=processes", "engine.n_workers=3")
-    assert hashes(dataset) == hashes(made(tmp_path / "three", name, *words, *engine)[1])
+    pipeline = workspace.root / "pipelines" / name
+    before = hashes(pipeline / "episodes")
+    for folder in (pipeline / "episodes", workspace.root / ".minari_pipe"):
+        shutil.rmtree(folder)
+    params = yaml.safe_load((pipeline / "params.yaml").read_text())
+    params["engine"] |= {"name": "processes", "n_workers": 3}
+    (pipeline / "params.yaml").write_text(yaml.safe_dump(params))
+    workspace.run(sys.executable, "-m", "minari_pipe.pipeline.stages.collect", name)
+    assert hashes(pipeline / "episodes") == before
