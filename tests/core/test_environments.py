@@ -48,14 +48,25 @@ def test_an_unknown_id_is_answered_with_the_nearest():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "line"),
-    [("MiniGrid-Empty-5x5-v0", "pip install 'minigrid'"), ("ALE/Pong-v5", "pip install 'ale-py'")],
+    ("env_id", "module", "extra"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("MetaWorld/reach-v3", "minari_pipe.environments.metaworld", "metaworld"),
+        ("MinAtar/Breakout-v1", "minatar.gym", "minatar"),
+    ],
 )
-def test_a_missing_package_is_answered_with_the_pip_line(env_id, line):
-    if any(env_id in gym.registry for _ in [0]):
-        pytest.skip(f"{env_id} is installed here")
-    with pytest.raises(MissingDependencyError, match=line):
+def test_a_missing_package_is_answered_with_the_pip_line(env_id, module, extra, monkeypatch):
+    monkeypatch.delitem(gym.registry, env_id, raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError, match=rf"pip install 'minari_pipe\[{extra}\]'"):
         make_environment(env_id)
+
+
+def test_a_wrapper_of_a_missing_package_is_answered_with_the_pip_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid.wrappers", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'minari_pipe\[minigrid\]'"):
+        wrapper_class("minigrid.wrappers.FullyObsWrapper")
 
 
 def test_a_missing_simulator_of_gymnasium_is_answered_with_the_pip_line():

@@ -187,7 +187,7 @@ ROWS = {
         [BASE, "env.id=CartPoel-v1"],
         "no environment 'CartPoel-v1' is registered. Did you mean 'CartPole-v1'",
     ),
-    "missing package": ([BASE, "env.id=MiniGrid-Empty-5x5-v0"], "pip install 'minigrid'"),
+    "missing package": ([BASE, "env.id=LunarLander-v3"], r"pip install 'gymnasium\[box2d\]'"),
     "module of a stranger": (
         [BASE, "env.id='evil_envs:Env-v0'"],
         "would import the module 'evil_envs'; .*--trust-module evil_envs",
