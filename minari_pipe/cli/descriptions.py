@@ -123,6 +123,7 @@ def _fields(metadata: dict[str, Any], known: dict[str, str], version: str) -> di
         "Requirements": names(metadata.get("requirements")),
         "Combined from": names(metadata.get("combined_datasets")),
         "Mixed from": _parents(metadata),
+        "Policy cloned from": _cloned(metadata),
         "Migrated from": _migrated(metadata),
         "License": metadata.get("license"),
         "Citation": metadata.get("citation"),
@@ -174,6 +175,12 @@ def _parents(metadata: dict[str, Any]) -> str:
         return ""
     known = [parent for parent in parents if isinstance(parent, dict)]
     return ", ".join(f"{p.get('id')} ({count(p.get('episodes'))} episodes)" for p in known)
+
+
+def _cloned(metadata: dict[str, Any]) -> str:
+    """Return the dataset that the collecting policy learned; empty if the metadata name none."""
+    cloned = _made(metadata).get("cloned")
+    return one_line(str(cloned.get("id") or "")) if isinstance(cloned, dict) else ""
 
 
 def _migrated(metadata: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from minari_pipe.core.messages import one_line
 from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.hydra_compose import Composed, every_task
-from minari_pipe.pipeline.config.schema import POLICY_SCHEMAS, Config
+from minari_pipe.pipeline.config.schema import POLICY_SCHEMAS, Cloning, Config
 from minari_pipe.pipeline.config.typed import values_of
 
 
@@ -79,14 +79,13 @@ def _needs(config: Config) -> Iterator[str]:
     """Yield what a recipe needs beyond the package and a few minutes."""
     if config.is_mixture:
         yield f"parents {', '.join(config.policy.arguments['parents'])}"
-        return
-    if pip := pip_of(config.env.id):
+    elif pip := pip_of(config.env.id):
         yield pip
     addresses = [source.address or "" for source in config.policy.sources.values()]
     if any("://" in address for address in addresses):
         yield "download"
-    if config.policy.train:
-        yield "training"
+    if train := config.policy.train:
+        yield f"parent {train.dataset}" if isinstance(train, Cloning) else "training"
     about = config.dataset.recipe
     if hours := about.cpu_hours:
         yield f"{hours:g} CPU hours"

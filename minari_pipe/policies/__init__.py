@@ -25,6 +25,10 @@ POLICIES = {
 #: The module of the policy that adds noise to the actions of another one.
 NOISY = "minari_pipe.policies.noisy"
 
+#: The modules of behaviour cloning: the algorithm ``bc``, and its training.
+BC = "minari_pipe.policies.bc"
+CLONING = "minari_pipe.policies.cloning"
+
 #: Controllers for ``ScriptedPolicy`` that come with the package.
 CONTROLLERS = {
     f"minari_pipe.policies.controllers.{name}": f"minari_pipe.policies.controllers.{module}:{name}"

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from minari_pipe.errors import ConfigError, MissingDependencyError, did_you_mean
+from minari_pipe.policies import BC
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -72,6 +73,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         recurrent=True,
     ),
     "tqc": Algorithm("sb3_contrib.tqc.tqc:TQC", "squashed", ("Box",)),
+    "bc": Algorithm(f"{BC}:BC", "distribution", _ANY_ACTION),
 }
 
 #: Other algorithms of Stable-Baselines3 and sb3-contrib, which are rejected by name.

@@ -67,7 +67,8 @@ _AT_LEAST_ONE = (
     "train_freq",
 )
 _PLAIN_TYPES = (bool, int, float, str, tuple, type(None))
-_WINDOW = 100  # episodes in the mean return that is shown and reported
+#: Episodes, or batches of actions, in the mean that is shown and reported.
+WINDOW = 100
 
 
 @dataclass(frozen=True)
@@ -135,24 +136,17 @@ def train(
     ):
         if type(value) is not int or value < low:
             raise ConfigError(f"train.{name} is {value!r}; expected an integer of at least {low}")
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise ConfigError(f"train.seed is {seed!r}; expected an integer from 0 to 2**32 - 1")
+    check_seed(seed)
     out_dir = Path(out_dir)
-    with _seeded(seed), one_torch_thread(), _environments(make_env, n_envs) as envs:
+    with seeded(seed), one_torch_thread(), environments(make_env, n_envs) as envs:
         check_spaces(algorithm, policy_class, envs[0].observation_space, envs[0].action_space)
         if find_algorithm(algorithm).masked:
             ActionMasks(envs, n_envs)  # Stable-Baselines3 would fail only midway
-        env, normalizer = _vector_env(vector_env or _dummy, envs, normalize=normalize_observations)
-        model = _build(algorithm, policy_class, env, kwargs, settings, seed)
+        env, normalizer = vector_environment(
+            envs, normalize=normalize_observations, make=vector_env or _dummy
+        )
+        model = build_model(algorithm, policy_class, env, kwargs, settings, seed)
         saved: list[int] = []
-
-        def save(folder: Path) -> None:
-            normalization = folder / "normalize.npz"
-            if normalizer is None:
-                normalization.unlink(missing_ok=True)
-            else:
-                write_normalization(normalizer, normalization)
-            write_checkpoint(model, folder / "policy.zip")
 
         def save_checkpoint(*, last: bool = False) -> None:
             passed = saved[-1] * n_checkpoints // total_timesteps if saved else 0
@@ -160,12 +154,12 @@ def train(
             if n_checkpoints and (last or step * n_checkpoints >= (passed + 1) * total_timesteps):
                 folder = checkpoint_folder(out_dir, step)
                 folder.mkdir(parents=True, exist_ok=True)
-                save(folder)
+                save_policy(model, normalizer, folder)
                 saved.extend([step] if step not in saved else [])
 
         callback = _learn(model, total_timesteps, f"train {algorithm}", save_checkpoint)
     out_dir.mkdir(parents=True, exist_ok=True)
-    save(out_dir)
+    save_policy(model, normalizer, out_dir)
     save_checkpoint(last=True)
     return Training(
         checkpoint=out_dir / "policy.zip",
@@ -174,6 +168,22 @@ def train(
         mean_return=float(np.mean(callback.returns)) if callback.returns else None,
         checkpoints=tuple(saved),
     )
+
+
+def save_policy(model: BaseAlgorithm, normalizer: VecNormalize | None, folder: Path) -> None:
+    """Write ``policy.zip``, and ``normalize.npz`` if observations are normalised."""
+    normalization = folder / "normalize.npz"
+    if normalizer is None:
+        normalization.unlink(missing_ok=True)
+    else:
+        write_normalization(normalizer, normalization)
+    write_checkpoint(model, folder / "policy.zip")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse a seed of a training that is not an integer from 0 to 2**32 - 1."""
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise ConfigError(f"train.seed is {seed!r}; expected an integer from 0 to 2**32 - 1")
 
 
 def check_hyperparameters(
@@ -238,7 +248,7 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators, which SB3 uses, and restore their states on exit."""
     import torch
     from stable_baselines3.common.utils import set_random_seed
@@ -254,7 +264,8 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _environments(make_env: Callable[[], gym.Env], n: int) -> Iterator[list[gym.Env]]:
+def environments(make_env: Callable[[], gym.Env], n: int) -> Iterator[list[gym.Env]]:
+    """Make ``n`` environments, and close them on exit."""
     envs: list[gym.Env] = []
     try:
         for _ in range(n):
@@ -271,8 +282,8 @@ def _dummy(envs: list[gym.Env]) -> VecEnv:
     return DummyVecEnv([partial(_same, one) for one in envs])
 
 
-def _vector_env(
-    make: Callable[[list[gym.Env]], VecEnv], envs: list[gym.Env], *, normalize: bool
+def vector_environment(
+    envs: list[gym.Env], *, normalize: bool, make: Callable[[list[gym.Env]], VecEnv] = _dummy
 ) -> tuple[VecEnv, VecNormalize | None]:
     """Return the environments in SB3's vector form, and the normalising wrapper, if any."""
     from stable_baselines3.common.vec_env import VecNormalize
@@ -293,7 +304,7 @@ def _same(env: gym.Env) -> gym.Env:
     return env
 
 
-def _build(
+def build_model(
     algorithm: str,
     policy_class: str,
     env: VecEnv,
@@ -301,6 +312,19 @@ def _build(
     settings: dict[str, Any],
     seed: int,
 ) -> BaseAlgorithm:
+    """Return an untrained model on the CPU.
+
+    Args:
+        algorithm: a name of ``algorithms.ALGORITHMS``.
+        policy_class: ``MlpPolicy``, ``CnnPolicy`` or ``MultiInputPolicy``.
+        env: what :func:`vector_environment` returned.
+        policy_kwargs: what ``resolve_policy_kwargs`` returned.
+        settings: what :func:`check_hyperparameters` returned.
+        seed: seed of the weights.
+
+    Raises:
+        ConfigError: Stable-Baselines3 refuses the settings.
+    """
     from stable_baselines3.common.logger import Logger
     from stable_baselines3.common.noise import NormalActionNoise
 
@@ -328,18 +352,26 @@ def _learn(
     model: BaseAlgorithm, total_timesteps: int, label: str, on_round: Callable[[], None]
 ) -> Any:
     callback = _progress(total_timesteps, label, on_round)
+    with refusing_divergence(model):
+        try:
+            model.learn(total_timesteps, callback=callback)
+        finally:
+            callback.bar.close()
+    return callback
+
+
+@contextmanager
+def refusing_divergence(model: BaseAlgorithm) -> Iterator[None]:
+    """Raise ``ConfigError`` if the weights of a model become NaN in the body."""
     diverged = "the training diverged: its weights became NaN; try a smaller learning_rate"
     try:
-        model.learn(total_timesteps, callback=callback)
+        yield
     except ValueError as exc:
         if "invalid values" in str(exc):  # torch.distributions, given NaN
             raise ConfigError(diverged) from exc
         raise
-    finally:
-        callback.bar.close()
     if not all(parameter.isfinite().all() for parameter in model.policy.parameters()):
         raise ConfigError(diverged)
-    return callback
 
 
 def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) -> Any:
@@ -352,7 +384,7 @@ def _progress(total_timesteps: int, label: str, on_round: Callable[[], None]) ->
             super().__init__()
             self.bar = ProgressBar(label, total_timesteps, "step")
             self._details: list[str] = []
-            self.returns: deque[float] = deque(maxlen=_WINDOW)
+            self.returns: deque[float] = deque(maxlen=WINDOW)
             self.n_episodes = 0
             self._running: np.ndarray | float = 0.0
 

@@ -104,8 +104,9 @@ def _names(value: Any) -> list[str]:
 def _parents(metadata: Mapping[str, Any]) -> Iterator[str]:
     yield from _names(metadata.get("combined_datasets"))
     made = metadata.get("minari_pipe")
-    parents = made.get("parents") if isinstance(made, dict) else None
-    for parent in parents if isinstance(parents, list) else ():
+    made = made if isinstance(made, dict) else {}
+    parents = made.get("parents")
+    for parent in [*(parents if isinstance(parents, list) else ()), made.get("cloned")]:
         if isinstance(parent, dict) and line_of(parent.get("id")):
             yield line_of(parent["id"])
 

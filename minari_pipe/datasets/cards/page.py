@@ -380,6 +380,7 @@ def origin(facts: Facts) -> Iterator[tuple[str, str]]:
     for parent in parents if isinstance(parents, list) else ():
         if isinstance(parent, dict):
             yield "Mixed from", line_of(f"{parent.get('id')}, {parent.get('episodes')} episodes")
+    yield from _texts(_mapping(made.get("cloned")), ("Policy cloned from", "id"))
     yield from _texts(
         _mapping(made.get("recipe")),
         ("Stands beside", "replaces"),

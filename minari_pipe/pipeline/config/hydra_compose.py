@@ -455,12 +455,39 @@ def _complete_training(body: DictConfig) -> None:
                 f"{where}.train is {train!r}; expected null or {{total_timesteps: N, ...}}"
             )
         if isinstance(train, DictConfig):
+            _check_kind(f"{where}.train", train, _algorithm(policy))
             try:
                 policy.train = OmegaConf.merge(
-                    OmegaConf.structured(hydra_node(schema.Training)), train
+                    OmegaConf.structured(hydra_node(_training(_algorithm(policy)))), train
                 )
             except OmegaConfBaseException as exc:
                 raise ConfigError(f"{where}.train: {hydra_message(exc)}") from exc
+
+
+def _training(algorithm: object) -> type:
+    """Return the schema of the ``train`` block of a policy with this algorithm."""
+    return schema.TRAININGS.get(str(algorithm), schema.Training)
+
+
+def _algorithm(policy: DictConfig) -> str:
+    return str(OmegaConf.select(policy, "algorithm", throw_on_missing=False))
+
+
+def _check_kind(where: str, train: DictConfig, algorithm: str) -> None:
+    """Refuse keys of a training of another kind, in the environment or from a dataset."""
+    clones = algorithm == "bc"
+    for key, instead in (("total_timesteps", "gradient_steps"), ("dataset", "total_timesteps")):
+        if key in train and clones == (key == "total_timesteps"):
+            how = "learns from a dataset" if clones else "learns in the environment"
+            raise ConfigError(
+                f"{where}.{key} is given, but {algorithm} {how}: give {where}.{instead}"
+                f"{'' if clones else ', or set algorithm: bc to learn the actions of a dataset'}"
+            )
+    if clones and OmegaConf.select(train, "dataset", throw_on_missing=False) is None:
+        raise ConfigError(
+            f"no value for {where}.dataset; name the dataset in conf/dataset/ whose actions bc "
+            f"learns, such as {where}.dataset=door_human"
+        )
 
 
 def _check_keys(values: dict[Any, Any]) -> None:
@@ -476,7 +503,8 @@ def _check_keys(values: dict[Any, Any]) -> None:
             sections |= {where: schemas[target]}
             for key in ("checkpoint", "normalize", "source"):
                 sections |= {f"{where}.{key}": schema.Source} if key in found else {}
-            sections |= {f"{where}.train": schema.Training} if found.get("train") else {}
+            if found.get("train"):
+                sections |= {f"{where}.train": _training(found.get("algorithm"))}
     for where, node in sections.items():
         part: Any = values
         for key in where.split("."):

@@ -1,15 +1,16 @@
-"""Completes the config of a dataset that is mixed from others with its parents' settings."""
+"""Completes the config of a dataset that is made from others: a mixture, or a cloned policy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from minari_pipe.errors import ConfigError, did_you_mean
 from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
-from minari_pipe.pipeline.config.policy_refs import divided
-from minari_pipe.pipeline.config.schema import Config
+from minari_pipe.pipeline.config.policy_refs import divided, parent_datasets
+from minari_pipe.pipeline.config.schema import Cloning, Config, PolicySettings
 from minari_pipe.pipeline.config.shares import exact_shares
 from minari_pipe.pipeline.config.tasks import choices
 from minari_pipe.pipeline.config.typed import MISSING
@@ -17,7 +18,7 @@ from minari_pipe.pipeline.config.validate_config import filled
 
 
 class Parent(NamedTuple):
-    """A dataset that others are mixed from, as configured in the workspace."""
+    """A dataset that others are made from, as configured in the workspace."""
 
     composed: hydra_compose.Composed
     scores: str
@@ -40,21 +41,25 @@ def recomposed(
 
 
 def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Config:
-    """Return ``config``, for a mixture with the environment and reference scores of its parents.
+    """Return ``config`` with what it takes from the datasets that it is made from.
+
+    A mixture takes their environment, reference scores and ids, a cloned policy the id.
 
     Args:
-        config: as composed; returned unchanged unless it is that of a mixture.
+        config: as composed; returned unchanged if it has no parents.
         root: the workspace.
-        seen: the mixtures that have this one as a parent, to detect cycles.
+        seen: this pipeline and those that have it as a parent, to detect cycles.
 
     Raises:
         ConfigError: a parent does not exist, or the parents cannot be mixed.
     """
     policy, env = config.policy, config.env
-    if not policy.is_mixture or "scores" in policy.arguments:
+    if not policy.is_mixture:
+        return _with_cloned(config, root, seen)
+    if "scores" in policy.arguments:
         return config
     given = policy.arguments["parents"]
-    found = {name: _parent(name, root, seen) for name in exact_shares(given)}
+    found = {name: _parent(name, root, seen, "policy.parents") for name in exact_shares(given)}
     (first, one), *others = found.items()
     for name, other in others:
         _check_alike(first, one, name, other)
@@ -72,22 +77,37 @@ def completed(config: Config, root: Path, *, seen: tuple[str, ...] = ()) -> Conf
     return replace(config, env=own.env, ref_scores=own.ref_scores, policy=policy)
 
 
+def _with_cloned(config: Config, root: Path, seen: tuple[str, ...]) -> Config:
+    """Return ``config`` with the ids of the datasets that its policies learn the actions of."""
+
+    def with_id(policy: PolicySettings, where: str) -> PolicySettings:
+        train = policy.train
+        if not isinstance(train, Cloning) or isinstance(train.dataset, Mapping):
+            return policy
+        one = _parent(train.dataset, root, seen, f"{where}.train.dataset").composed
+        parent = {"dataset": train.dataset, "id": one.config.dataset.id}
+        return policy.with_arguments(train={**policy.arguments["train"], "dataset": parent})
+
+    scores = config.ref_scores
+    if scores.expert:
+        scores = replace(scores, expert=with_id(scores.expert, "ref_scores.expert"))
+    return replace(config, policy=with_id(config.policy, "policy"), ref_scores=scores)
+
+
 def parents(config: Config, root: Path) -> list[hydra_compose.Composed]:
-    """Return the composed parents of a completed mixture, an empty list for other datasets."""
-    if not config.is_mixture:
-        return []
-    return [_parent(parent.dataset, root, ()).composed for parent in config.policy.parents]
+    """Return the composed parents of a completed config, an empty list if it has none."""
+    found = parent_datasets(config)
+    return [_parent(parent.dataset, root, (), "").composed for parent in found]
 
 
-def _parent(name: str, root: Path, seen: tuple[str, ...]) -> Parent:
+def _parent(name: str, root: Path, seen: tuple[str, ...], where: str) -> Parent:
     known = choices()
     if name not in known:
         raise ConfigError(
-            f"policy.parents: no dataset {name!r}.{did_you_mean(name, known)} Known: "
-            f"{', '.join(known)}"
+            f"{where}: no dataset {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
         )
     if name in seen:
-        raise ConfigError(f"{name} is mixed from itself: {' -> '.join([*seen, name])}")
+        raise ConfigError(f"{name} is made from itself: {' -> '.join([*seen, name])}")
     overrides = (dvc_yaml.read_params(name, root) or {}).get("overrides") or known[name]
     found = recomposed(overrides, root, seen=(*seen, name))
     return Parent(found, found.config.scores_pipeline(found.name))

@@ -18,6 +18,7 @@ from minari_pipe.pipeline.config.schema import (
     Config,
     Environment,
     Params,
+    ParentDataset,
     PolicySettings,
     Source,
 )
@@ -115,6 +116,19 @@ def expert_training(params: Params) -> list[str]:
         return []
     is_shared = policy.train and policy.training_keys == expert.training_keys
     return ["train" if is_shared else "train_expert"]
+
+
+def cloned(params: Params, stage: str) -> ParentDataset | None:
+    """Return the dataset whose actions the training stage ``stage`` learns, if any."""
+    return next((use.settings.cloned for use in policies(params, stage)), None)
+
+
+def parent_datasets(params: Params) -> list[ParentDataset]:
+    """Return the datasets that a pipeline reads: a mixture's parents, those that are cloned."""
+    if params.is_mixture:
+        return list(params.policy.parents)
+    found = (cloned(params, stage) for stage in trains(params))
+    return [parent for parent in found if parent is not None]
 
 
 def source_file(path: str, root: Path) -> Path:

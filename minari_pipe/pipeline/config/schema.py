@@ -213,12 +213,36 @@ class Training:
 
 
 @dataclass(frozen=True)
-class MixtureParent:
-    """A dataset that another one is mixed from."""
+class Cloning:
+    """A training that learns the actions of a dataset: behaviour cloning."""
+
+    dataset: Any = field(default=MISSING, metadata=_of(str))
+    """Name of a dataset in ``conf/dataset/``; in a completed config a :class:`ParentDataset`."""
+    gradient_steps: int = MISSING
+    """Number of batches of actions to learn from."""
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    """``learning_rate``, ``batch_size`` and ``ent_coef``."""
+    seed: int = 0
+    normalize_observations: bool = False
+
+
+#: The schema of ``train`` for algorithms that do not learn in the environment.
+TRAININGS: dict[str, type[Cloning]] = {"bc": Cloning}
+
+
+@dataclass(frozen=True)
+class ParentDataset:
+    """A dataset that another one is made from."""
 
     dataset: str
     """Name of the parent's pipeline."""
     id: str
+
+
+@dataclass(frozen=True)
+class MixtureParent(ParentDataset):
+    """A dataset that another one is mixed from."""
+
     share: float
 
 
@@ -270,10 +294,17 @@ class PolicySettings(OpenSettings):
         return {"_target_": self.target, **self.arguments, **replaced}
 
     @property
-    def train(self) -> Training | None:
+    def train(self) -> Training | Cloning | None:
         """The training that the pipeline runs, if any."""
         train = self.arguments.get("train")
-        return read(Training, train) if train else None
+        kind: type[Training | Cloning] = TRAININGS.get(str(self.algorithm), Training)
+        return read(kind, train) if train else None
+
+    @property
+    def cloned(self) -> ParentDataset | None:
+        """The dataset whose actions it learns, if any, once its config is completed."""
+        train = self.train
+        return read(ParentDataset, train.dataset) if isinstance(train, Cloning) else None
 
     @property
     def training_keys(self) -> list[Any]:

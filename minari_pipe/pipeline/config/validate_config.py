@@ -39,6 +39,7 @@ from minari_pipe.pipeline.config.policy_refs import (
     source_file,
 )
 from minari_pipe.pipeline.config.schema import (
+    Cloning,
     Collect,
     Config,
     Dataset,
@@ -52,7 +53,7 @@ from minari_pipe.pipeline.config.schema import (
 from minari_pipe.pipeline.config.typed import values_of
 from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import inside
-from minari_pipe.policies import CONTROLLERS, NOISY, registered_policies
+from minari_pipe.policies import CLONING, CONTROLLERS, NOISY, registered_policies
 from minari_pipe.policies.noise import Noise
 from minari_pipe.policies.tracking import Tracking
 
@@ -348,6 +349,11 @@ def _check_sb3(use: PolicyRef) -> None:
             f"block{', not both' if checkpoint else ''}: {use.where}.checkpoint.path=FILE or "
             f"{use.where}.train={{total_timesteps: N}}"
         )
+    train = use.settings.train
+    if isinstance(train, Cloning):
+        # By its name: else every stage would depend on its code.
+        check = importlib.import_module(CLONING).check_settings
+        check("bc", train.gradient_steps, train.hyperparameters, train.seed)
 
 
 def _check_noise(use: PolicyRef, params: Config) -> None:
@@ -435,6 +441,11 @@ def _check_family(params: Config) -> None:
         raise ConfigError(
             f"family {name!r} trains nothing: policy.train is not given; set it in "
             f"conf/family/{name}.yaml, e.g. policy.train={{total_timesteps: 50_000}}"
+        )
+    if isinstance(params.policy.train, Cloning):
+        raise ConfigError(
+            f"family {name!r} trains by behaviour cloning, which has no checkpoints to choose and "
+            f"no episodes; use algorithm: bc in conf/dataset/NAME.yaml, without a family"
         )
     if not 0 <= family.fraction <= 1:
         raise ConfigError(

@@ -9,7 +9,8 @@ from pathlib import Path
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
 from minari_pipe.pipeline.config.mixtures import recomposed
-from minari_pipe.pipeline.config.schema import Config, MixtureParent, Shared, params_of
+from minari_pipe.pipeline.config.policy_refs import parent_datasets
+from minari_pipe.pipeline.config.schema import Config, ParentDataset, Shared, params_of
 from minari_pipe.pipeline.config.validate_config import recorded
 from minari_pipe.pipeline.repository import (
     commit_of,
@@ -33,20 +34,20 @@ _ALLOWS_NOTHING = re.compile(
 def pipelines_of(name: str, root: Path) -> list[str]:
     """Return the pipelines that make a dataset, each after those it needs.
 
-    These are the pipelines of a mixture's parents, the pipeline of its family, and its own.
+    These are the pipelines of its parents, the pipeline of its family, and its own.
     """
     params = dvc_yaml.parameters(name, root)
     found: list[str] = []
     if isinstance(params, Config):
-        for parent in params.policy.parents if params.is_mixture else []:
+        for parent in parent_datasets(params):
             found += pipelines_of(_maker(parent, root), root)
         if family := params.family_name:
             found.append(family)
     return list(dict.fromkeys([*found, name]))
 
 
-def _maker(parent: MixtureParent, root: Path) -> str:
-    """Return the pipeline that makes a parent of a mixture."""
+def _maker(parent: ParentDataset, root: Path) -> str:
+    """Return the pipeline that makes a parent of another dataset."""
     entry = read_catalog_entry(root, parent.id)
     return check_pipeline_name(str(entry["pipeline"] if entry else parent.dataset))
 

@@ -77,7 +77,7 @@ def run_pipeline(
         name: name of the pipeline.
         config: the composed config.
         overrides: the overrides that it was composed with.
-        is_parent: the pipeline is a parent of a mixture: it waits for another run instead of
+        is_parent: another dataset is made from this one: it waits for another run instead of
             failing, it is not uploaded, and its overrides come from a file, so they allow
             nothing.
         draft: upload to the targets even if the dataset is not released.
@@ -91,7 +91,7 @@ def run_pipeline(
     keep_places()
     root = open_root()
     os.chdir(root)  # paths in the config are relative to it
-    config = completed(config, root)
+    config = completed(config, root, seen=(name,))
     busy = (
         f"pipeline {name!r} is already running in this workspace; wait until it has finished, or "
         f"give this run another name and id with pipeline=NAME dataset.id=ID"
@@ -121,14 +121,17 @@ def run_pipeline(
                 print(
                     one_line(f"{parent.name}: reapplying the recorded overrides {' '.join(extra)}")
                 )
-            run_pipeline(
-                parent.name,
-                parent.config,
-                parent.overrides,
-                is_parent=True,
-                pull=pull,
-                dry_run=dry_run,
-            )
+            try:
+                run_pipeline(
+                    parent.name,
+                    parent.config,
+                    parent.overrides,
+                    is_parent=True,
+                    pull=pull,
+                    dry_run=dry_run,
+                )
+            except ConfigError as exc:  # its keys are not those of this dataset
+                raise ConfigError(f"{parent.name}: {exc}") from exc
         print_versions(name, recorded or {}, params, root)
         if dry_run is not None:
             changes = _explain(dry_run, name, params, own, shared, root)
@@ -431,7 +434,7 @@ def _explained(exc: BaseException, name: str, root: Path, ran: list[str]) -> Min
         cause = cause.__cause__
     command = re.search(r"stages\.([a-z_]+) [^\s,]+(?: (train_expert))?", str(cause))
     if command and isinstance(cause, StageCmdFailedError):
-        stage = command[2] or command[1].removesuffix("_family")  # the name that README uses
+        stage = command[2] or re.sub("_(family|bc)$", "", command[1])  # the name that README uses
         ended = _ended(str(cause))
         is_reported = ended.startswith("ended with") and (not ran or ran[-1] == REPORTED)
         ended += _in_block(stage, name, root)

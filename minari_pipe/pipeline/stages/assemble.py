@@ -66,6 +66,8 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
     if params.is_mixture:
         # Not in `combined_datasets`: real Minari uploads and downloads all datasets named there.
         metadata["minari_pipe"]["parents"] = read_json(folder / "parents.json")
+    elif params.policy.cloned:
+        metadata["minari_pipe"]["cloned"] = read_json(folder / "cloned.json")
     return metadata
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from minari_pipe.pipeline.config.schema import Training
 from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.given_training import take_given
@@ -19,7 +20,7 @@ def main(run: StageRun) -> None:
     policy = run.params.policy if own else run.params.ref_scores.expert
     assert policy is not None
     training = policy.train
-    assert training is not None
+    assert isinstance(training, Training)
 
     def fill(out: Path) -> None:
         train(

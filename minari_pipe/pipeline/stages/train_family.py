@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from minari_pipe.pipeline.config.schema import Training
 from minari_pipe.pipeline.execution.build import environment_factory
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.given_training import take_given
@@ -22,7 +23,7 @@ def main(run: StageRun) -> None:
         return
     policy, family = run.params.policy, run.family
     training, n_checkpoints = policy.train, family.n_checkpoints
-    assert training is not None
+    assert isinstance(training, Training)
 
     def fill(out: Path) -> None:
         with recorded_training(

@@ -144,7 +144,7 @@ MIXTURES = {
     "a share of nothing": ("{tiny: 0.0, other: 1.0}", "policy.parents.tiny is 0.0; expected"),
     "a share that is no number": ("{tiny: .nan, other: 1.0}", "policy.parents.tiny is nan"),
     "a share that is a text": ("{tiny: 0.5, other: x}", "'x' of type 'str' could not be"),
-    "itself": ("{mixed: 1.0}", "mixed is mixed from itself"),
+    "itself": ("{mixed: 1.0}", "mixed is made from itself"),
 }
 
 
