@@ -25,7 +25,12 @@ from minari_pipe.pipeline.execution.build import environment_factory, make_polic
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import evaluate
 from tests.conftest import CHECKOUT, FULL
-from tests.support.demonstration_files import small_log, write_zip
+from tests.support.demonstration_files import (
+    counting_episodes,
+    small_log,
+    write_dapg,
+    write_zip,
+)
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
 FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.yaml"))
@@ -48,7 +53,11 @@ def given_files(config: schema.Config, folder: Path) -> schema.Config:
     source = config.policy.sources.get("source")
     if source is None or source.path or source.sha256:
         return config
-    path = write_zip(folder / "demos.zip", {"microwave_kettle_switch_slide/1.mjl": small_log()})
+    assert config.dataset.recipe.unverified
+    if config.policy.arguments.get("format") == "mjl":
+        path = write_zip(folder / "demos.zip", {"microwave_kettle_switch_slide/1.mjl": small_log()})
+    else:
+        path = write_dapg(folder / "demos.pickle", counting_episodes())
     policy = config.policy.with_arguments(source={"path": str(path)})
     return dataclasses.replace(config, policy=policy)
 
@@ -135,6 +144,13 @@ def test_demonstrations_that_use_no_later_key_have_the_values_that_they_had_befo
     # of a policy of the user's own, whose defaults may be others
     own = {"_target_": "my.Policy", "files": None, "frame_skip": 1, "tracking": None}
     assert schema.PolicySettings.of(own, "policy").values == own
+
+
+def test_demonstrations_of_unknown_sha256_must_be_given_by_the_user(tmp_path):
+    for name in ("hammer_human", "pen_human", "relocate_human"):
+        config = hydra_compose.recompose([f"+dataset={name}"]).config
+        with pytest.raises(ConfigError, match=r"needs policy\.source\.sha256; or download"):
+            prepare(name, config, None, tmp_path)
 
 
 def test_a_mistake_in_tracking_stops_before_anything_runs(tmp_path):

@@ -38,12 +38,13 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     output = workspace.run(*command)
     assert "python -m minari_pipe +dataset=NAME" in output
     assert (
-        "datasets: antmaze, atari, babyai, babyai_fullobs, cartpole_expert, cartpole_medium"
-        in output
-    )
+        "datasets: adroit_bc, adroit_cloned, antmaze, atari, babyai, babyai_fullobs, "
+        "cartpole_expert, cartpole_medium"
+    ) in output
     assert ", door_expert, door_human, " in output
-    assert ", kitchen, other, pen_expert, " in output
-    assert ", pointmaze, relocate_expert, tiny\n" in output
+    assert ", hammer_expert, hammer_human, " in output
+    assert ", minatar, other, pen_expert, pen_human, " in output
+    assert ", pointmaze, relocate_expert, relocate_human, tiny\n" in output
     assert "family: only with a family, cartpole, inverted_pendulum, pendulum" in output
     for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):
         assert word in output
