@@ -230,13 +230,14 @@ def test_the_family_of_the_readme_composes_with_its_datasets(tmp_path, monkeypat
     (tmp_path / ".dvc").mkdir()
     monkeypatch.chdir(tmp_path)
     made = {}
-    for name in ("cartpole_medium", "cartpole_medium_expert"):
+    for name in ("cartpole_medium", "cartpole_medium_expert", "control_cartpole-simple"):
         composed = recomposed([f"+dataset={name}"], tmp_path)
         params, _ = prepare(name, composed.config, None, tmp_path)
         check_family(name, params, [], tmp_path)
         made[name] = [stage.name for stage in stages(name, params)]
     assert made["cartpole_medium"] == ["choose", "collect", "create", "validate", "card", "publish"]
     assert made["cartpole_medium_expert"] == ["collect", "create", "validate", "card", "publish"]
+    assert made["control_cartpole-simple"] == made["cartpole_medium"]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -10,8 +10,9 @@ import inspect
 import random
 import types
 import typing
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ from minari_pipe.policies.algorithms import (
 )
 from minari_pipe.policies.batched_network import one_torch_thread
 from minari_pipe.policies.checkpoint import write_checkpoint
-from minari_pipe.policies.checkpoints import checkpoint_folder
+from minari_pipe.policies.checkpoints import checkpoint_folder, share_step
 from minari_pipe.policies.normalization import write_normalization
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def train(
     n_envs: int = 1,
     normalize_observations: bool = False,
     n_checkpoints: int = 0,
+    checkpoints_at: Sequence[float] = (),
     vector_env: Callable[[list[gym.Env]], VecEnv] | None = None,
     out_dir: Path | str,
 ) -> Training:
@@ -118,6 +120,8 @@ def train(
             end: in folders ``checkpoints/STEP`` with files of the same names. A checkpoint holds
             the policy that has learned from all steps up to ``STEP``, so it is saved between two
             rollouts; there are fewer if the algorithm has fewer rollouts.
+        checkpoints_at: shares of the steps, above 0 and at most 1, after which the policy is saved
+            as well, and at the end.
         vector_env: combines the environments in SB3's vector form and does not close them;
             ``None``: SB3's ``DummyVecEnv``.
         out_dir: created if missing; every file in it is written atomically.
@@ -147,11 +151,13 @@ def train(
         )
         model = build_model(algorithm, policy_class, env, kwargs, settings, seed)
         saved: list[int] = []
+        evenly = {-(-total_timesteps * k // n_checkpoints) for k in range(1, n_checkpoints + 1)}
+        due = sorted(evenly | {share_step(share, total_timesteps) for share in checkpoints_at})
 
         def save_checkpoint(*, last: bool = False) -> None:
-            passed = saved[-1] * n_checkpoints // total_timesteps if saved else 0
+            passed = bisect_right(due, saved[-1]) if saved else 0
             step = int(model.num_timesteps)
-            if n_checkpoints and (last or step * n_checkpoints >= (passed + 1) * total_timesteps):
+            if due and (last or bisect_right(due, step) > passed):
                 folder = checkpoint_folder(out_dir, step)
                 folder.mkdir(parents=True, exist_ok=True)
                 save_policy(model, normalizer, folder)

@@ -19,8 +19,9 @@ from minari_pipe.pipeline.config.help_text import help_text
 from minari_pipe.pipeline.config.hydra_compose import every_task
 from minari_pipe.pipeline.config.mixtures import completed
 from minari_pipe.pipeline.config.policy_refs import CHOOSING
+from minari_pipe.pipeline.config.schema import Shared
 from minari_pipe.pipeline.config.tasks import names_in
-from minari_pipe.pipeline.config.validate_config import prepare
+from minari_pipe.pipeline.config.validate_config import filled, prepare
 from minari_pipe.pipeline.execution.build import environment_factory, make_policy
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import evaluate
@@ -34,8 +35,11 @@ from tests.support.demonstration_files import (
 
 NAMES = sorted(path.stem for path in (CHECKOUT / "conf" / "dataset").glob("*.yaml"))
 FAMILIES = sorted(path.stem for path in (CHECKOUT / "conf" / "family").glob("*.yaml"))
+OF_ONE_FILE = ("classic_control", "mujoco")
+"""Files that describe several trainings each."""
+OF_ONE_TRAINING = sorted({*FAMILIES} - {*OF_ONE_FILE})
 KINDS = ("expert", "medium", "random", "medium_replay")
-"""Kinds of datasets of which each family that comes with the package has one."""
+"""Kinds of datasets of which each family of one training has one."""
 POLICIES = sorted(path.stem for path in (CHECKOUT / "conf" / "policy").glob("*.yaml"))
 #: the first recipe of each file
 FIRST = [f"{name}_{tasks[0]}" if (tasks := names_in(name)) else name for name in NAMES]
@@ -63,13 +67,15 @@ def given_files(config: schema.Config, folder: Path) -> schema.Config:
 
 
 def test_the_recipes_and_the_families_are_there():
-    of_families = [f"{family}_{kind}" for family in FAMILIES for kind in (*KINDS, "medium_expert")]
-    assert {"door_expert", "door_human", "pointmaze", *of_families} <= set(NAMES)
-    assert {"cartpole", "inverted_pendulum", "pendulum"} <= set(FAMILIES)
+    kinds = (*KINDS, "medium_expert")
+    of_families = [f"{family}_{kind}" for family in OF_ONE_TRAINING for kind in kinds]
+    assert {"door_expert", "door_human", "pointmaze", *of_families, *OF_ONE_FILE} <= set(NAMES)
+    assert {"cartpole", "inverted_pendulum", "pendulum"} <= set(OF_ONE_TRAINING)
+    assert len(names_in("mujoco")) == 33
     assert sorted(schema.POLICY_SCHEMAS) == POLICIES
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", OF_ONE_TRAINING)
 def test_the_datasets_of_a_family_want_the_same_of_it_and_the_same_checkpoint(family, tmp_path):
     datasets = [params_of(f"{family}_{kind}", tmp_path) for kind in KINDS]
     assert [params.family.kind for params in datasets] == list(KINDS)
@@ -92,7 +98,11 @@ def test_every_recipe_composes_to_an_id_of_its_own_and_is_listed(tmp_path):
     found = [one for name in NAMES for one in every_task(name)]
     ids = [one.config.dataset.id for one in found]
     assert len(set(ids)) == len({one.name for one in found}) == len(found) >= len(NAMES)
+    shared: dict[str | None, Shared] = {}
     for one in found:
+        if family := one.config.family_name:  # which would else train again for the next dataset
+            wanted = family_params(filled(one.config))
+            assert shared.setdefault(family, wanted) == wanted
         if FULL or one.name in FIRST:
             prepared = given_files(completed(one.config, tmp_path), tmp_path)
             prepare(one.name, prepared, None, tmp_path)

@@ -31,6 +31,7 @@ from minari_pipe.pipeline.config.policy_refs import (
 )
 from minari_pipe.pipeline.config.schema import (
     TRAINING_KEYS,
+    CheckpointsAt,
     Config,
     Params,
     Shared,
@@ -100,6 +101,7 @@ def stages(name: str, params: Params) -> list[Stage]:
     if params.family_name:
         everything.append("family")
     chosen = [f"{folder}/chosen.json"] if params.kind in CHOOSING else []
+    by_share = params.family is not None and params.family.share is not None
     mixed = [f"{folder}/parents.json"] if params.is_mixture else []
     assembled += [*chosen, *mixed, *(_cloned_file(folder, params, "train") if own else [])]
     return [
@@ -107,7 +109,7 @@ def stages(name: str, params: Params) -> list[Stage]:
         *(
             Stage(
                 "choose",
-                ["family.fraction"],
+                ["family.at", "family.kind"] if by_share else ["family.fraction"],
                 deps=[f"{scores}/checkpoint_scores.json", f"{scores}/ref_scores.json"],
                 metrics=[path],
             )
@@ -156,8 +158,11 @@ def stages(name: str, params: Params) -> list[Stage]:
 
 
 def _trainings(folder: str, params: Params) -> list[Stage]:
-    of_family = ["family.n_checkpoints", "family.record_infos"]
-    shared = of_family if isinstance(params, Shared) else []
+    shared = []
+    if isinstance(params, Shared):
+        family, shared = params.family, ["family.n_checkpoints", "family.record_infos"]
+        shared += ["family.at"] if family.at != CheckpointsAt() else []
+        shared += [] if family.record_episodes else ["family.record_episodes"]
     return [
         Stage(
             stage,
@@ -456,16 +461,21 @@ def _stamp(path: Path) -> list[int]:
 
 
 def removed(lock: dict[str, Any], declared: dict[str, Any]) -> list[str]:
-    """Return what a stage depended on when it ran and depends on no more, such as a removed file.
+    """Return what a stage depended on when it ran and depends on no more.
 
-    DVC does not miss it.
+    These are files, such as removed ones, and keys of parameters. DVC does not miss them.
 
     Args:
         lock: the stage in ``dvc.lock``.
         declared: the stage in ``dvc.yaml``.
     """
-    before = (dep["path"] for dep in lock.get("deps", []))
-    return [path for path in before if path not in declared.get("deps", [])]
+    files = (dep["path"] for dep in lock.get("deps", []))
+    keys = (key for values in lock.get("params", {}).values() for key in values)
+    read = [keys for one in declared.get("params", []) for keys in one.values()]
+    return [
+        *(path for path in files if path not in declared.get("deps", [])),
+        *(key for key in keys if not any(key in listed for listed in read)),
+    ]
 
 
 def _forget_removed(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """Handles the pipeline that a family's datasets share: it trains, and measures the scores.
 
-``conf/family/NAME.yaml`` configures it, with the command line's overrides of the shared sections.
+``conf/family/NAME.yaml`` configures it, or one for each of its ``family.trainings``, with the
+command line's overrides of the shared sections.
 Those are recorded in ``pipelines/NAME/params.yaml`` of the family, not of the dataset.
 """
 
@@ -41,26 +42,35 @@ def check_family(name: str, params: Config, shared: list[str], root: Path) -> No
         root: the workspace.
     """
     family = params.family_name
-    if family is None:
+    if family is None or params.family is None:
         if is_family(name, root) or name in conf_files.families():
             raise ConfigError(
                 f"pipeline {name!r} has the same name as the family {name!r}, whose folder is "
                 f"pipelines/{name}; choose another name with pipeline=NAME"
             )
         return
+    file = f"conf/family/{params.family.name}.yaml"
     recorded = dvc_yaml.read_params(family, root)
     if family == name or family in conf_files.datasets() or (recorded and "dataset" in recorded):
         raise ConfigError(
             f"the family {family!r} has the same name as a dataset's pipeline, and both would "
-            f"write pipelines/{family}; rename conf/family/{family}.yaml or the dataset"
+            f"write pipelines/{family}; rename {file} or the dataset"
+        )
+    owner = (recorded or {}).get("family")
+    own = {"name": params.family.name, "training": params.family.training}
+    if isinstance(owner, dict) and {key: owner.get(key) for key in own} != own:
+        raise ConfigError(
+            f"pipelines/{family} is the folder of conf/family/{owner.get('name')}.yaml, too; "
+            f"rename one of the files or its training"
         )
     wanted = _compared(params_values(family_params(params)))
     if recorded and _compared(recorded) == wanted:
         return
-    alone = params_values(family_params(filled(hydra_compose.family(family, shared))))
+    composed = hydra_compose.family(params.family.name, [*_chosen(params.family), *shared])
+    alone = params_values(family_params(filled(composed)))
     for where, is_so, must_be in nested_differences(wanted, _compared(alone)):
         raise ConfigError(
-            f"{where} is {is_so!r}, but conf/family/{family}.yaml sets {must_be!r}: all datasets "
+            f"{where} is {is_so!r}, but {file} sets {must_be!r}: all datasets "
             f"of a family share it; change it there, or use another family"
         )
 
@@ -96,8 +106,14 @@ def sync_family(params: Config, shared: list[str], root: Path) -> list[str]:
 
 def family_files(params: Config, shared: list[str], root: Path) -> dict[str, str]:
     """Return the contents of the generated files of a dataset's family, by name."""
-    family = str(params.family_name)
-    return dvc_yaml.files(family, family_params(params), [f"+family={family}", *shared], root)
+    assert params.family is not None
+    overrides = [f"+family={params.family.name}", *_chosen(params.family), *shared]
+    return dvc_yaml.files(str(params.family_name), family_params(params), overrides, root)
+
+
+def _chosen(family: Family) -> list[str]:
+    """Return the overrides that choose a training of the family's file."""
+    return [] if family.training is None else [f"family.training={family.training}"]
 
 
 def is_synced(params: Config, root: Path) -> bool:

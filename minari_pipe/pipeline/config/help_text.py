@@ -80,7 +80,9 @@ def help_text(words: list[str]) -> str:
         return "\n\n".join(_about(word) for word in words)
     # Hydra's own help takes twice as long to list its groups.
     keys = OmegaConf.to_yaml(
-        OmegaConf.structured(hydra_node(schema.Composition)(family=hydra_node(schema.Family)()))
+        OmegaConf.structured(
+            hydra_node(schema.Composition)(family=hydra_node(schema.ComposedFamily)())
+        )
     )
     indented = "".join(f"  {line}\n" for line in keys.splitlines())
     return HELP.format(
@@ -95,7 +97,7 @@ def _about(word: str) -> str:
     section, _, name = word.lstrip("+").partition("=")
     if section == "policy" and name:
         return _policy(name)
-    sections = {**schema.SECTIONS, "family": schema.Family}
+    sections = {**schema.SECTIONS, "family": schema.ComposedFamily}
     if section not in sections:
         known = ["policy=NAME", *sections]
         raise ConfigError(

@@ -424,7 +424,9 @@ def _body(cfg: DictConfig, keys: list[str], hydra_cfg: Any) -> DictConfig:
     body = OmegaConf.masked_copy(cfg, keys)
     body._set_parent(cfg._get_parent())
     if chosen is not None and body.family is None:  # its file has no family section
-        body.family = hydra_node(schema.Family)()
+        body.family = hydra_node(schema.ComposedFamily)()
+    if chosen is not None:
+        tasks.choose_training(body, chosen)
     _complete_training(body)
     return body
 
@@ -495,7 +497,11 @@ def _check_keys(values: dict[Any, Any]) -> None:
     schemas = {vars(node)["_target_"]: node for node in schema.POLICY_SCHEMAS.values()}
     sections: dict[str, Any] = dict(schema.SECTIONS)
     if "family" in values:
-        sections |= {"family": schema.Family, "family.checkpoint_scores": schema.CheckpointScores}
+        sections |= {
+            "family": schema.ComposedFamily,
+            "family.at": schema.CheckpointsAt,
+            "family.checkpoint_scores": schema.CheckpointScores,
+        }
     scores = values.get("ref_scores")
     expert = scores.get("expert") if isinstance(scores, dict) else None
     for where, found in (("policy", values.get("policy")), ("ref_scores.expert", expert)):

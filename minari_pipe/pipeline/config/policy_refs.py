@@ -26,10 +26,10 @@ from minari_pipe.pipeline.workspace import STATE
 from minari_pipe.pipeline.workspace_links import check_folder, inside
 
 #: The kinds of datasets in a family.
-KINDS = ("expert", "medium", "random", "medium_replay", "full_replay")
+KINDS = ("expert", "medium", "simple", "random", "medium_replay", "full_replay")
 
 #: Kinds for which one of the training's checkpoints must be chosen.
-CHOOSING = ("medium", "medium_replay")
+CHOOSING = ("medium", "simple", "medium_replay")
 
 #: Folders that no stage may depend on.
 _INTERNAL = (".git", ".dvc", STATE)
@@ -37,7 +37,14 @@ _INTERNAL = (".git", ".dvc", STATE)
 #: Config sections that a family's datasets share.
 _SHARED = ("env", "family", "policy", "ref_scores")
 #: Keys in those sections that each dataset sets for itself, including the choice of the family.
-_OWN = ("family", "family.fraction", "family.kind", "policy.deterministic", "policy.noise")
+_OWN = (
+    "family",
+    "family.fraction",
+    "family.kind",
+    "family.training",
+    "policy.deterministic",
+    "policy.noise",
+)
 
 
 def divided(overrides: list[str]) -> tuple[list[str], list[str]]:

@@ -487,20 +487,53 @@ class CheckpointScores:
 
 
 @dataclass(frozen=True)
+class CheckpointsAt:
+    """When checkpoints are saved: shares of the training steps, above 0 and at most 1."""
+
+    simple: Optional[float] = None
+    medium: Optional[float] = None
+    """For medium and medium_replay, instead of ``family.fraction``."""
+
+
+@dataclass(frozen=True)
 class Family:
     """One training run, that of ``policy.train``, from which several datasets are made."""
 
     name: str = "${hydra:runtime.choices.family}"
     """Name of the folder under ``pipelines/`` that all its datasets share."""
+    training: Optional[str] = field(default=None, metadata=_OMITTED)
+    """One of ``trainings``, if the family's file describes several; the folder is then named
+    ``NAME_TRAINING``."""
     kind: str = "expert"
-    """What the dataset holds: expert, medium, random, medium_replay or full_replay."""
+    """What the dataset holds: expert, medium, simple, random, medium_replay or full_replay."""
     fraction: float = 1 / 3
     """For medium and medium_replay: normalized score; the nearest checkpoint is used."""
     n_checkpoints: int = 10
     """Number of checkpoints, spread evenly over the training steps."""
+    at: CheckpointsAt = field(default_factory=CheckpointsAt, metadata=_OMITTED)
+    """More checkpoints, for the kinds that are chosen by the progress of the training."""
     record_infos: bool = False
     """Record the infos of the training episodes, for medium_replay and full_replay."""
+    record_episodes: bool = field(default=True, metadata=_OMITTED)
+    """Record the training episodes; false saves their disk space, and allows no replay."""
     checkpoint_scores: CheckpointScores = field(default_factory=CheckpointScores)
+
+    @property
+    def share(self) -> float | None:
+        """The share of the training steps that decides which checkpoint the dataset uses.
+
+        None if a score decides, or none is chosen.
+        """
+        found: float | None = vars(self.at).get(self.kind.removesuffix("_replay"))
+        return found
+
+
+@dataclass(frozen=True)
+class ComposedFamily(Family):
+    """What Hydra composes: a family, with the trainings that its file describes."""
+
+    trainings: Any = None
+    """Values by name, which the file uses as ``${family.trainings[${family.training}].KEY}``."""
 
 
 @dataclass(frozen=True)
@@ -611,7 +644,8 @@ class Config:
         if self.family is None:
             return None
         how = "choose a family with `- /family: NAME`, for conf/family/NAME.yaml"
-        return check_pipeline_name(str(self.family.name), how)
+        name, training = str(self.family.name), self.family.training
+        return check_pipeline_name(name if training is None else f"{name}_{training}", how)
 
     @property
     def kind(self) -> str | None:
@@ -646,6 +680,7 @@ class Config:
 class Composition(Config):
     """What Hydra composes: the configuration of a dataset, with the tasks that its file is for."""
 
+    family: Optional[ComposedFamily] = None
     task: Optional[str] = None
     """One of ``tasks``, if the file makes several datasets."""
     tasks: Any = None

@@ -1,7 +1,8 @@
 """Lets one file in ``conf/dataset/`` make a dataset for each of its tasks.
 
 The file lists them under ``tasks`` and uses the chosen one as ``${task}``, and values that are
-given with its name as ``${tasks[${task}].KEY}``.
+given with its name as ``${tasks[${task}].KEY}``. In the same way, one file in ``conf/family/``
+describes several trainings, and each dataset chooses one with ``family.training``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def choose(body: DictConfig, dataset: str, *, checks_ids: bool = True) -> None:
         ConfigError: there is no such task, or the list is not valid.
     """
     file = f"conf/dataset/{dataset}.yaml"
-    known = _names(_plain(body), file)
+    known = _names(_plain(body, "tasks"), file, "tasks")
     task = body.task
     if task is None and not known:
         with open_dict(body):
@@ -57,9 +58,33 @@ def choose(body: DictConfig, dataset: str, *, checks_ids: bool = True) -> None:
     body.tasks = {task: tasks[task]} if isinstance(tasks, DictConfig) else [task]
 
 
-def _plain(body: DictConfig) -> Any:
-    """Return the tasks of a composed config as they are written."""
-    node: Any = body._get_node("tasks")
+def choose_training(body: DictConfig, family: str) -> None:
+    """Check the training that a dataset chooses of its family; of all, only this one stays.
+
+    Args:
+        body: the config of the dataset, or of the family alone.
+        family: the name of the family's file.
+
+    Raises:
+        ConfigError: there is no such training, or the list is not valid.
+    """
+    file = f"conf/family/{family}.yaml"
+    known = _names(_plain(body.family, "trainings"), file, "family.trainings")
+    name = None if OmegaConf.is_missing(body.family, "training") else body.family.training
+    if name is None and not known:
+        return
+    if name not in known:
+        raise ConfigError(
+            f"family.training is {name!r}, but {file} describes "
+            f"{', '.join(known) or 'no trainings'}.{did_you_mean(str(name), known)}"
+        )
+    trainings = body.family.trainings
+    body.family.trainings = {name: trainings[name]}
+
+
+def _plain(body: DictConfig, key: str) -> Any:
+    """Return a value of a composed config as it is written."""
+    node: Any = body._get_node(key)
     return (
         OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node._value()
     )
@@ -78,7 +103,7 @@ def names_in(dataset: str) -> list[str]:
 def _listed(file: Path, text: str) -> list[str]:
     check_aliases(file)
     content = yaml.safe_load(text)
-    return _names(content.get("tasks"), str(file)) if isinstance(content, dict) else []
+    return _names(content.get("tasks"), str(file), "tasks") if isinstance(content, dict) else []
 
 
 def choices() -> dict[str, list[str]]:
@@ -93,24 +118,25 @@ def choices() -> dict[str, list[str]]:
     return found
 
 
-def _names(tasks: Any, file: str) -> list[str]:
-    """Return the names in a list of tasks, or in values by name."""
+def _names(tasks: Any, file: str, key: str) -> list[str]:
+    """Return the names in a list of tasks, or in values by name, that a file has under ``key``."""
     if tasks is None:
         return []
     names = list(tasks) if isinstance(tasks, list | dict) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"{file}: tasks is {tasks!r:.80}; expected a list of names, or keys and values by name "
+            f"{file}: {key} is {tasks!r:.80}; expected a list of names, or keys and values by name "
             "(quote names such as 'on' or '7')"
         )
     for name in names:
-        check_pipeline_name(name, f"rename the task in {file}")
+        check_pipeline_name(name, f"rename it in {key} of {file}")
         if not _is_text(name):
             raise ConfigError(
-                f"{file}: task {name!r} would be read as another value in task={name}; rename it"
+                f"{file}: {key} has the name {name!r}, which would be read as another value on the "
+                "command line; rename it"
             )
         if names.count(name) > 1:
-            raise ConfigError(f"{file}: tasks names {name!r} twice")
+            raise ConfigError(f"{file}: {key} names {name!r} twice")
     return names
 
 

@@ -452,9 +452,25 @@ def _check_family(params: Config) -> None:
             f"family.fraction is {family.fraction}; expected a normalized score from 0 (the "
             f"random policy) to 1 (the expert)"
         )
-    scores = family.checkpoint_scores
+    for key, share in vars(family.at).items():
+        if share is not None and not 0 < share <= 1:
+            raise ConfigError(
+                f"family.at.{key} is {share}; expected a share of the training steps, above 0 and "
+                "at most 1"
+            )
+    if kind == "simple" and family.share is None:
+        raise ConfigError(
+            "family.kind is simple, but family.at.simple is not given; set it to the share of the "
+            "training steps after which the checkpoint is saved, such as 0.05"
+        )
+    if params.is_replay and not family.record_episodes:
+        raise ConfigError(
+            f"family.kind is {kind}, which needs the episodes of the training, but "
+            "family.record_episodes is false"
+        )
+    scores, by_score = family.checkpoint_scores, kind in CHOOSING and family.share is None
     for key, value, least in (
-        ("n_checkpoints", family.n_checkpoints, 1 if kind in CHOOSING else 0),
+        ("n_checkpoints", family.n_checkpoints, 1 if by_score else 0),
         ("checkpoint_scores.n_episodes", scores.n_episodes, 1),
         ("checkpoint_scores.seed", scores.seed, 0),
     ):

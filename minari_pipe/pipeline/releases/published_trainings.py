@@ -11,7 +11,7 @@ from minari_pipe.core.files.manifest import POLICIES
 from minari_pipe.core.files.swap import copy_file
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import dvc_yaml
-from minari_pipe.pipeline.config.policy_refs import expert_training, published, trains
+from minari_pipe.pipeline.config.policy_refs import CHOOSING, expert_training, published, trains
 from minari_pipe.pipeline.config.schema import Config
 from minari_pipe.pipeline.releases.reproduction import Reproduction
 from minari_pipe.pipeline.stages.policy_files import TRAINED, provenance
@@ -68,7 +68,7 @@ def _give(given: Path, params: Config, data_of: Callable[[str], Path | None]) ->
     metadata = read_json(data / "metadata.json")
     for who in trained:
         target = given / ("train" if who == "policy" else expert_training(params)[0])
-        if who == "policy" and params.kind == "medium":
+        if who == "policy" and params.kind in CHOOSING:
             target = checkpoint_folder(target, _chosen_step(metadata))
         for key, sha256 in provenance(metadata)[who].items():
             if key not in TRAINED:

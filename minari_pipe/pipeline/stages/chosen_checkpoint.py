@@ -1,4 +1,4 @@
-"""Chooses the checkpoint of a family's training that is nearest to a normalized score."""
+"""Chooses a checkpoint of a family's training, by its score or by its step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config.policy_refs import CHOOSING
 from minari_pipe.pipeline.execution.stage import StageRun
 from minari_pipe.pipeline.workspace import read_json
-from minari_pipe.policies.checkpoints import checkpoint_folder
+from minari_pipe.policies.checkpoints import checkpoint_folder, share_step
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def nearest(
         >>> nearest(scores, 0.25, ref_min=-1200.0, ref_max=-200.0)
         CheckpointScore(step=1000, mean_return=-1100.0)
     """
-    if not scores:
-        raise ConfigError("no checkpoint to choose from; set family.n_checkpoints")
+    _check_any(scores)
     for what, value in (
         ("ref_min_score", ref_min),
         ("ref_max_score", ref_max),
@@ -65,6 +64,38 @@ def nearest(
             raise ConfigError(f"{what} is {value}, so no checkpoint can be chosen by its score")
     target = target_return(fraction, ref_min=ref_min, ref_max=ref_max)
     return min(scores, key=lambda score: (abs(score.mean_return - target), score.step))
+
+
+def saved_at(
+    scores: Sequence[CheckpointScore], share: float, total_timesteps: int
+) -> CheckpointScore:
+    """Return the first checkpoint that was saved after a share of the training steps.
+
+    Args:
+        scores: the scores of all checkpoints.
+        share: above 0, at most 1.
+        total_timesteps: number of steps that the training was to take.
+
+    Returns:
+        The last checkpoint, if all are earlier.
+
+    Raises:
+        ConfigError: there are no checkpoints.
+
+    Example:
+        >>> scores = [CheckpointScore(1000, -1100.0), CheckpointScore(2000, -400.0)]
+        >>> saved_at(scores, 0.6, total_timesteps=2000)
+        CheckpointScore(step=2000, mean_return=-400.0)
+    """
+    _check_any(scores)
+    ordered = sorted(scores, key=lambda score: score.step)
+    step = share_step(share, total_timesteps)
+    return next((score for score in ordered if score.step >= step), ordered[-1])
+
+
+def _check_any(scores: Sequence[CheckpointScore]) -> None:
+    if not scores:
+        raise ConfigError("no checkpoint to choose from; set family.n_checkpoints")
 
 
 def trained_folder(run: StageRun) -> Path | None:

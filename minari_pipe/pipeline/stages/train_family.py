@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from minari_pipe.pipeline.config.schema import Training
@@ -17,7 +18,7 @@ def main(run: StageRun) -> None:
     """Run the stage: write ``train/``.
 
     It holds ``policy.zip`` (and ``normalize.npz``), the same files below ``checkpoints/STEP/``,
-    and ``episodes/``.
+    and ``episodes/``, unless ``family.record_episodes`` is false.
     """
     if take_given(run):
         return
@@ -25,13 +26,20 @@ def main(run: StageRun) -> None:
     training, n_checkpoints = policy.train, family.n_checkpoints
     assert isinstance(training, Training)
 
+    at = sorted(share for share in vars(family.at).values() if share is not None)
+
     def fill(out: Path) -> None:
-        with recorded_training(
-            out / "episodes", seed=training.seed, record_infos=family.record_infos
-        ) as vector_env:
+        with ExitStack() as stack:
+            vector_env = None
+            if family.record_episodes:
+                recorded = recorded_training(
+                    out / "episodes", seed=training.seed, record_infos=family.record_infos
+                )
+                vector_env = stack.enter_context(recorded)
             train(
                 environment_factory(run.params.env, run.root),
                 n_checkpoints=n_checkpoints,
+                checkpoints_at=at,
                 vector_env=vector_env,
                 out_dir=out,
                 **policy.network,

@@ -268,6 +268,25 @@ def test_full_replay_is_every_episode_of_the_training(workspace):
     assert (validated["replay"]["replayed"], validated["findings"]) == (len(lengths), [])
 
 
+def test_simple_is_the_checkpoint_that_was_saved_after_its_share_of_the_steps(workspace):
+    """Saving it is another training, which need not keep its episodes."""
+    more = "family: {at: {simple: 0.3}, record_episodes: false, "
+    workspace.replace("conf/family/pole.yaml", "family: {", more)
+    text = DATASET.format(kind="simple", collect="n_episodes: 2")
+    (workspace.root / "conf/dataset/simple.yaml").write_text(text)
+    told = run(workspace, "+dataset=simple", "card.film=false")
+    assert set(ran(told, "pole")) >= {"train", "checkpoint_scores"}
+    trained = workspace.root / "pipelines" / "pole" / "train"
+    assert sorted(path.name for path in trained.iterdir()) == ["checkpoints", "policy.zip"]
+    family = provenance(workspace, "simple")["family"]
+    assert (family["kind"], family["share"], family["checkpoint_step"]) == ("simple", 0.3, 512)
+    policy = hashes(checkpoint_folder(trained, 512))["policy.zip"]
+    assert provenance(workspace, "simple")["files"] == {"train/policy.zip": policy}
+    workspace.replace("conf/family/pole.yaml", more, "family: {")
+    told = "\n".join(workspace.dry_run("+dataset=medium"))
+    assert "train would run: family.at is no longer used, family.record_episodes is no" in told
+
+
 def test_the_checkpoints_go_out_beside_the_data_and_real_minari_does_not_mind(made, monkeypatch):
     trained = made.root / "pipelines" / "pole" / "train"
     step = provenance(made, "medium")["family"]["checkpoint_step"]
@@ -594,3 +613,23 @@ def test_the_shipped_families_have_experts_and_a_medium_in_the_middle(
     assert all(entry["ref_max_score"] >= least for entry in catalog.values())
     chosen = workspace.json(f"pipelines/{family}_medium/chosen.json")
     assert medium[0] < chosen["checkpoint_mean_return"] < medium[1]
+
+
+@pytest.mark.skipif(not FULL, reason="MINARI_PIPE_FULL trains for half an hour")
+@pytest.mark.parametrize(
+    ("recipe", "least", "overrides"),
+    [
+        ("classic_control_acrobot-expert", -110, ()),
+        ("classic_control_mountaincar-expert", -140, ()),
+        ("classic_control_mountaincar-continuous-expert", 80, ()),
+        ("mujoco_invertedpendulum-expert", 950, ("policy.train.total_timesteps=12_000",)),
+        ("mujoco_inverteddoublependulum-expert", 9000, ("policy.train.total_timesteps=20_000",)),
+        ("mujoco_hopper-simple", 0, ("policy.train.total_timesteps=1_000",)),
+    ],
+)
+def test_the_shipped_trainings_have_experts(recipe, least, overrides, tmp_path):
+    workspace = git_workspace(tmp_path / "work")
+    small = ("collect.n_steps=10_000", "collect.n_episodes=null", "card.film=false")
+    run(workspace, f"+dataset={recipe}", *overrides, *small)
+    (catalog,) = (workspace.root / "catalog").rglob("*.json")
+    assert json.loads(catalog.read_text())["ref_max_score"] >= least

@@ -75,6 +75,23 @@ ROWS = {
         ["family.n_checkpoints=0"],
         "family.n_checkpoints is 0; expected 1 or more, since medium uses one",
     ),
+    "simple without a share": (
+        ["family.kind=simple"],
+        "family.kind is simple, but family.at.simple is not given; set it to the share of the",
+    ),
+    "a share that is none": (
+        ["family.at.medium=5000"],
+        "family.at.medium is 5000.0; expected a share of the training steps, above 0 and at most 1",
+    ),
+    "no share": (["family.at.simple=0"], "family.at.simple is 0.0; expected a share of the"),
+    "a replay of what is not recorded": (
+        ["family.kind=medium_replay", "family.record_episodes=false"],
+        "needs the episodes of the training, but family.record_episodes is false",
+    ),
+    "a training of a family that has one": (
+        ["family.training=hopper"],
+        "family.training is 'hopper', but conf/family/pole.yaml describes no trainings",
+    ),
     "no episodes to score with": (
         ["family.checkpoint_scores.n_episodes=0"],
         "family.checkpoint_scores.n_episodes is 0; expected 1 or more",
@@ -280,6 +297,7 @@ def test_each_parent_gives_the_fewest_episodes_that_have_its_share(lengths, weig
 
 def test_overrides_go_to_whom_they_concern():
     own = ["+dataset=a", "family=pole", "family.kind=random", "policy.deterministic=false", "++x=1"]
+    own += ["family.training=hopper"]
     shared = ["env.id=A-v0", "+env.kwargs.k=1", "policy.train.seed=1", "~ref_scores.expert"]
     assert divided([*own, *shared]) == (own, shared)
 

@@ -120,9 +120,9 @@ BAD = {
         LIST,
         "tasks: [cart, 'true']\n",
         ["task=cart"],
-        "task 'true' would",
+        "tasks has the name 'true', which would",
     ),
-    "a path": (LIST, "tasks: [../x]\n", ["task=cart"], "rename the task in conf/data"),
+    "a path": (LIST, "tasks: [../x]\n", ["task=cart"], "rename it in tasks of conf/data"),
 }
 
 

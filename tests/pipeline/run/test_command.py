@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from minari_pipe.__main__ import main
 from minari_pipe.pipeline.config import hydra_compose
 from minari_pipe.pipeline.run.driver import keep_places
+from tests.conftest import CHECKOUT
 from tests.support.repositories import Workspace, assert_cpu_seconds, dvc_workspace
 from tests.support.workspaces import tiny
 
@@ -24,6 +25,10 @@ CONFIGS = {"tiny": tiny("tests/tiny-v0"), "other": tiny("tests/other-v0")}
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory) -> Workspace:
     return dvc_workspace(tmp_path_factory.mktemp("command"), **CONFIGS)
+
+
+def shipped(kind: str) -> list[str]:
+    return [path.stem for path in (CHECKOUT / "conf" / kind).glob("*.yaml")]
 
 
 def files(workspace: Workspace) -> set[Path]:
@@ -37,15 +42,10 @@ def test_help_is_cheap_and_names_what_can_be_chosen(workspace):
     assert_cpu_seconds(0.6, lambda: workspace.run(*command))
     output = workspace.run(*command)
     assert "python -m minari_pipe +dataset=NAME" in output
-    assert (
-        "datasets: adroit_bc, adroit_cloned, antmaze, atari, babyai, babyai_fullobs, "
-        "cartpole_expert, cartpole_medium"
-    ) in output
-    assert ", door_expert, door_human, " in output
-    assert ", hammer_expert, hammer_human, " in output
-    assert ", minatar, other, pen_expert, pen_human, " in output
-    assert ", pointmaze, relocate_expert, relocate_human, tiny\n" in output
-    assert "family: only with a family, cartpole, inverted_pendulum, pendulum" in output
+    names = ", ".join(sorted({*shipped("dataset"), *CONFIGS}))
+    assert f"datasets: {names}\n" in output
+    families = ", ".join(sorted(shipped("family")))
+    assert f"family: only with a family, {families} or one of" in output
     for word in ("block_episodes", "--trust-module", "minari-pipe release ID", "--cfg job"):
         assert word in output
     assert files(workspace) == before

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from minari_pipe.core.scores import normalize_return
 from minari_pipe.errors import ConfigError
-from minari_pipe.pipeline.stages.chosen_checkpoint import CheckpointScore, nearest, target_return
+from minari_pipe.pipeline.stages.chosen_checkpoint import (
+    CheckpointScore,
+    nearest,
+    saved_at,
+    target_return,
+)
 
 RETURNS = st.integers(-2000, 2000).map(float)
 SCORES = st.lists(RETURNS, min_size=1, max_size=12).map(
@@ -68,3 +73,18 @@ def test_what_is_not_finite_is_named(bad):
         nearest([*one, CheckpointScore(200, bad)], 0.5, ref_min=0.0, ref_max=1.0)
     with pytest.raises(ConfigError, match="set family.n_checkpoints"):
         nearest([], 0.5, ref_min=0.0, ref_max=1.0)
+
+
+@given(SCORES, st.integers(1, 100).map(lambda n: n / 100), st.randoms(use_true_random=False))
+def test_the_checkpoint_of_a_share_is_the_first_after_it_whatever_its_return(scores, share, random):
+    total = scores[-1].step
+    found = saved_at(random.sample(scores, len(scores)), share, total)
+    assert found.step >= round(share * total)
+    assert not [s for s in scores if share * total <= s.step < found.step]
+
+
+def test_a_training_that_ended_before_the_share_gives_its_last_checkpoint():
+    scores = [CheckpointScore(100, 5.0), CheckpointScore(200, 1.0)]
+    assert saved_at(scores, 0.9, total_timesteps=300) == scores[1]
+    with pytest.raises(ConfigError, match="no checkpoint to choose from"):
+        saved_at([], 0.5, total_timesteps=300)

@@ -181,6 +181,16 @@ def test_a_checkpoint_is_the_policy_that_a_shorter_training_ends_with(trained, t
     ]
 
 
+def test_checkpoints_are_also_saved_after_shares_of_the_steps(tmp_path):
+    """After the first whole round, since a checkpoint has learned from all steps before it."""
+    few = {**PPO, "total_timesteps": 480, "n_checkpoints": 2}
+    found = run(tmp_path / "both", **few, checkpoints_at=[0.1, 0.61])
+    assert found.checkpoints == (96, 288, 384, 480)
+    assert checkpoint_steps(tmp_path / "both") == [*found.checkpoints]
+    alone = run(tmp_path / "alone", **{**few, "n_checkpoints": 0}, checkpoints_at=[0.61])
+    assert alone.checkpoints == (384, 480)
+
+
 def test_an_algorithm_with_fewer_rounds_than_checkpoints_saves_one_for_each(tmp_path):
     few = run(tmp_path, **{**PPO, "total_timesteps": 200, "n_checkpoints": 50})
     assert few.checkpoints == (96, 192, 288)
