@@ -16,6 +16,7 @@ from minari_pipe.errors import ConfigError, MinariPipeError
 from minari_pipe.pipeline.config.conf_files import datasets
 from minari_pipe.pipeline.config.hydra_compose import Composed, every_task
 from minari_pipe.pipeline.config.schema import POLICY_SCHEMAS, Cloning, Config
+from minari_pipe.pipeline.config.tasks import start_of_id
 from minari_pipe.pipeline.config.typed import values_of
 
 
@@ -35,7 +36,7 @@ def recipes(
             "needs": list(_needs(one.config)),
             "about": values_of(one.config.dataset.recipe),
         }
-        for one in _all()
+        for one in _all(prefix)
         if any(word.startswith(prefix) for word in (_recipe(one), one.name, one.config.dataset.id))
     ]
     if as_json:
@@ -55,9 +56,14 @@ def recipes(
     )
 
 
-def _all() -> Iterator[Composed]:
+def _all(prefix: str) -> Iterator[Composed]:
     for dataset in datasets():
         try:
+            if not any(
+                start.startswith(prefix) or prefix.startswith(start)
+                for start in (dataset, start_of_id(dataset))
+            ):
+                continue  # without composing its config, which takes 0.03 s for each task
             yield from every_task(dataset)
         except MinariPipeError as error:
             warnings.warn(f"conf/dataset/{dataset}.yaml is left out: {error}", stacklevel=2)

@@ -92,18 +92,33 @@ def _plain(body: DictConfig, key: str) -> Any:
 
 def names_in(dataset: str) -> list[str]:
     """Return the tasks that ``conf/dataset/NAME.yaml`` lists itself; none if it cannot be read."""
-    file = dataset_file(dataset)
     try:
-        return [] if file is None else [*_listed(file, file.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, ConfigError):
+        return _names(_content(dataset).get("tasks"), str(dataset_file(dataset)), "tasks")
+    except ConfigError:
         return []
 
 
+def start_of_id(dataset: str) -> str:
+    """Return what the id of a file's datasets begins with, as far as the file itself says so."""
+    about = _content(dataset).get("dataset")
+    written = about.get("id") if isinstance(about, dict) else None
+    return str(written or "").partition("${")[0]
+
+
+def _content(dataset: str) -> dict[Any, Any]:
+    """Return the content of ``conf/dataset/NAME.yaml``; none if it cannot be read."""
+    file = dataset_file(dataset)
+    try:
+        return {} if file is None else _parsed(file, file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, ConfigError):
+        return {}
+
+
 @functools.lru_cache(maxsize=128)  # for each of a hundred tasks, their file is asked again
-def _listed(file: Path, text: str) -> list[str]:
+def _parsed(file: Path, text: str) -> dict[Any, Any]:
     check_aliases(file)
     content = yaml.safe_load(text)
-    return _names(content.get("tasks"), str(file), "tasks") if isinstance(content, dict) else []
+    return content if isinstance(content, dict) else {}
 
 
 def choices() -> dict[str, list[str]]:

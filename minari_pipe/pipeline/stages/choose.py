@@ -9,6 +9,7 @@ choice.
 
 from __future__ import annotations
 
+from minari_pipe.pipeline.config.schema import Training
 from minari_pipe.pipeline.execution.stage import StageRun, run_stage
 from minari_pipe.pipeline.stages.chosen_checkpoint import (
     CheckpointScore,
@@ -27,7 +28,7 @@ def main(run: StageRun) -> None:
     share = run.family.share
     if share is not None:
         training = run.params.policy.train
-        assert training is not None
+        assert isinstance(training, Training)
         found = saved_at(checkpoints, share, training.total_timesteps)
         run.say(
             f"chose the checkpoint at step {found.step}, after {share:.2%} of "
