@@ -16,7 +16,10 @@ from typing import Any
 import minari_pipe
 from benchmarks.work import workplace
 
-_SMALL = ("collect.n_episodes=5", "ref_scores.n_episodes=5")
+_SMALL = ("collect.n_steps=null", "collect.n_episodes=5", "ref_scores.n_episodes=5")
+#: for a recipe whose training takes longer than minutes
+_SHORT_TRAINING = "policy.train.total_timesteps=20000"
+_LONG = 0.2  # CPU hours
 _COLUMNS = (
     "recipe", "episodes", "steps", "mean return", "success", "random", "expert", "replayed",
     "steps/s", "bare steps/s", "MB", "s",
@@ -28,7 +31,9 @@ _BARE = 2.0
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.catalogue", description=__doc__)
-    parser.add_argument("--small", action="store_true", help="five episodes of each")
+    parser.add_argument(
+        "--small", action="store_true", help="five episodes of the first task of each file"
+    )
     parser.add_argument("--only", metavar="PATTERN", default="", help="recipes that match it")
     given = parser.parse_args()
     with workplace() as folder:
@@ -37,10 +42,22 @@ def main() -> None:
         _run(work, "-m", "dvc", "init", "--quiet", "--no-scm")
         listed = _run(work, "-m", "minari_pipe", "recipes", "--json")
         chosen = [one for one in json.loads(listed) if re.search(given.only, one["recipe"])]
+        if given.small:
+            first = {one["recipe"].split()[0]: one for one in reversed(chosen)}
+            chosen = [one for one in chosen if one in first.values()]
+        chosen.sort(key=lambda one: one["actions"] == "mixture")  # whose parents come first
         print(f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}", flush=True)
         for one in chosen:
-            cells = " | ".join(_cells(work, one, _SMALL if given.small else ()))
+            cells = " | ".join(_cells(work, one, _small(one) if given.small else ()))
             print(f"| {one['recipe']} | {cells} |", flush=True)
+
+
+def _small(recipe: dict[str, Any]) -> tuple[str, ...]:
+    """Return the overrides that make a recipe small; a mixture takes what its parents have."""
+    if recipe["actions"] == "mixture":
+        return ()
+    is_long = (recipe["about"].get("cpu_hours") or 0) >= _LONG
+    return (*_SMALL, *([_SHORT_TRAINING] if is_long and "training" in recipe["needs"] else []))
 
 
 def _run(work: Path, *words: str) -> str:
@@ -55,10 +72,9 @@ def _cells(work: Path, recipe: dict[str, Any], small: tuple[str, ...]) -> Iterat
     """Make a dataset and yield the cells of its row; a reason if it cannot be made."""
     words = f"+dataset={recipe['recipe']}".split()
     command = [sys.executable, "-m", "minari_pipe", *words, "card.film=false"]
-    mixed = recipe["actions"] == "mixture"  # which takes what its parents have
     begin = time.perf_counter()
     with subprocess.Popen(
-        [*command, *(() if mixed else small)],
+        [*command, *small],
         cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
