@@ -17,7 +17,7 @@ from minari_pipe.core import environments
 from minari_pipe.core.env_specs import parse_spec
 from minari_pipe.core.json_object import json_object
 from minari_pipe.core.spaces import serialize_space
-from minari_pipe.errors import TrustError
+from minari_pipe.errors import ConfigError, TrustError
 from minari_pipe.recording.recorded_view import RecordedObservation, RecordedView
 
 LIMIT = "max_episode_steps"
@@ -114,7 +114,11 @@ def recover(subject: Subject, spec: str, *, render_mode: str | None = None) -> g
     if values is None:
         return env
     where = "metadata / minari_pipe / record_observation"
-    return RecordedView(env, RecordedObservation.of(values, where), where)
+    recorded, space = RecordedObservation.of(values, where), subject.observation_space
+    names = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
+    if sorted(recorded.keys) != sorted(names):  # else a stranger's list might never end
+        raise ConfigError(f"{where} names other keys than observation_space, {shown(names)}")
+    return RecordedView(env, recorded, where)
 
 
 def recorded_fault(

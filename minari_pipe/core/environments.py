@@ -228,8 +228,8 @@ def registered_spec(env_id: str) -> EnvSpec:
         prefix = env_id[: -len(name)]
         hint = did_you_mean(name, registry, prefix=prefix, cutoff=0.5)
         raise EnvironmentNotFoundError(
-            f"no environment {env_id!r} is registered.{hint} For your own environment, write "
-            f"'module:Env-v0' and trust its module"
+            f"no environment {env_id!r} is registered.{hint} For an environment of your own or of "
+            f"another installed package, write 'module:Env-v0' and trust the module"
         )
     return spec
 

@@ -150,13 +150,6 @@ def unescaped_stdout() -> TextIO:
     return sys.stdout.unescaped if isinstance(sys.stdout, _EscapingStream) else sys.stdout
 
 
-class _Nowhere(io.TextIOBase):
-    """Forgets what is printed."""
-
-    def write(self, text: str, /) -> int:
-        return len(text)
-
-
 @contextmanager
 def hidden_stdout() -> Iterator[None]:
     """Hide what environments and controllers print: a line at each step would bury a run's own.
@@ -167,7 +160,7 @@ def hidden_stdout() -> Iterator[None]:
         >>> with hidden_stdout():
         ...     print("Sampling rejected")
     """
-    with redirect_stdout(_Nowhere()):
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         yield
 
 

@@ -24,14 +24,15 @@ class Recorded(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         self._steps.clear()
-        self._start = super().reset(**arguments)
-        return self._start
+        observation, info = super().reset(**arguments)
+        self._start = copied(observation), copied(info)
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         action = element(self.action_space, action)
         found = super().step(copied(action))
-        # A wrapper may change an observation in place.
-        self._steps.append((action, copied(found[0]), *found[1:]))
+        # A wrapper may change an observation or an info in place.
+        self._steps.append((action, copied(found[0]), *found[1:-1], copied(found[-1])))
         return found
 
     def start(self) -> tuple[Any, dict[str, Any]]:
@@ -45,7 +46,7 @@ class Recorded(gym.Wrapper[Any, Any, Any, Any]):
                 f"env.policy_wrappers took {len(self._steps)} steps within reset(), of which an "
                 "action is unknown; leave out what does, such as noop_max"
             )
-        return copied(self._start[0]), self._start[1]
+        return self._start
 
     def taken(self) -> tuple[Any, ...]:
         """Return action, observation, reward, flags and info of the step of the last action.

@@ -208,7 +208,8 @@ class ScriptedPolicy(Policy):
             return RowError(
                 row,
                 f"controller {self._name!r} returned {_shown(action)}, which is not in the action "
-                f"space {space}; it must clip its actions",
+                f"space {space}; "
+                + ("clip its actions" if isinstance(space, spaces.Box) else "return one of it"),
             )
         return cast
 

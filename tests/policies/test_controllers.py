@@ -82,6 +82,18 @@ def test_the_search_walks_to_the_goal_of_four_rooms() -> None:
     assert min(played(env, GridShortestPath, seed) for seed in range(20)) > 0.6
 
 
+def test_the_search_plans_again_after_noise_and_walks_around_lava() -> None:
+    env = make_environment("MiniGrid-LavaGapS6-v0", {"max_episode_steps": 200})
+    rng = np.random.default_rng(0)
+
+    class Noisy(GridShortestPath):
+        def __call__(self, observation: Any) -> int:
+            action = super().__call__(observation)
+            return int(rng.integers(2)) if rng.random() < 0.3 else action  # a turn
+
+    assert min(played(env, Noisy, seed) for seed in range(10)) > 0
+
+
 @pytest.mark.parametrize("controller", [BabyAIExpert, GridShortestPath, MetaWorldExpert])
 def test_a_controller_refuses_other_environments(controller: type) -> None:
     with pytest.raises(ConfigError, match=f"{controller.__name__} needs an? "):

@@ -368,6 +368,12 @@ def _check_noise(use: PolicyRef, params: Config) -> None:
             f"{use.where}.noise.keep_clean_action is recorded with the infos; set "
             "collect.record_infos: true"
         )
+    infos = params.collect.record_infos
+    if keeps and isinstance(infos, list) and "clean_action" not in infos:
+        raise ConfigError(
+            f"{use.where}.noise.keep_clean_action is recorded with the infos; add clean_action to "
+            "the list collect.record_infos"
+        )
     settings = use.settings if is_own else use.settings.as_measured(params.ref_scores)
     if settings.target != "minari_pipe.policies.SB3Policy":
         return

@@ -58,13 +58,17 @@ def _run(flags: argparse.Namespace, rest: list[str], *, debug: bool) -> int:
         return 0
     if flags.dry_run and flags.pull:
         raise ConfigError("--dry-run fetches nothing, so --pull has no effect; leave out --pull")
-    codes = [0]
+    codes: list[tuple[int, str]] = []
 
     def job(name: str, config: Config, overrides: list[str]) -> None:
-        codes.append(_in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug))
+        code = _in_one_line(lambda: _job(name, config, overrides, flags, debug), debug=debug)
+        codes.append((code, name))
 
     hydra_compose.run(rest, job, launches=not flags.dry_run)
-    return max(codes)
+    failed = [name for code, name in codes if code]
+    if failed and len(codes) > 1:
+        print_line("error", f"{len(failed)} of {len(codes)} failed: {', '.join(failed)}")
+    return max([0, *(code for code, _ in codes)])
 
 
 def _in_one_line(work: Callable[[], int], *, debug: bool) -> int:

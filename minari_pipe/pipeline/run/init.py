@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import subprocess
 import sys
@@ -42,6 +43,13 @@ __pycache__/
 /pipelines/*/checkpoint_scores.json
 """
 
+#: as `dvc init` writes it in a repository
+DVC_GITIGNORE = """\
+/config.local
+/tmp
+/cache
+"""
+
 DVCIGNORE = """\
 /.minari_pipe
 """
@@ -54,11 +62,16 @@ def init() -> Iterator[str]:
         raise ConfigError(f"{here} is not writable; run `minari-pipe init` in another folder")
     check_links(here)
     part_hard_links(here)
+    repository = next((p for p in (here, *here.parents) if (p / ".git").exists()), None)
     if not (here / ".dvc").is_dir():
-        repository = next((p for p in (here, *here.parents) if (p / ".git").exists()), None)
         how = ["--no-scm"] if repository is None else [] if repository == here else ["--subdir"]
         _dvc("init", "--quiet", *how)
-        yield "initialised DVC" + ("" if repository else " without git: releases need `git init`")
+        later = " without git: for releases, run `git init`, then `minari-pipe init` again"
+        yield "initialised DVC" + ("" if repository else later)
+    elif repository and _is_without_git(here):
+        _dvc("config", "--unset", "core.no_scm")
+        _add_lines(here / ".dvc" / ".gitignore", DVC_GITIGNORE)
+        yield "made DVC use git"
     # Hard links would let an append rewrite DVC's cache. DVC sends nothing unless asked.
     _dvc("config", "cache.type", "reflink,copy")
     _dvc("config", "core.analytics", "false")
@@ -76,6 +89,15 @@ def init() -> Iterator[str]:
         write_if_changed(here / "dvc.yaml", ROOT_DVC_YAML)
         yield "wrote dvc.yaml"
     yield "next: write conf/dataset/NAME.yaml, then run python -m minari_pipe +dataset=NAME"
+
+
+def _is_without_git(workspace: Path) -> bool:
+    config = configparser.ConfigParser()
+    try:
+        config.read(workspace / ".dvc" / "config", encoding="utf-8")
+        return config.getboolean("core", "no_scm", fallback=False)
+    except (configparser.Error, ValueError):  # DVC reports it
+        return False
 
 
 def _add_lines(path: Path, text: str) -> bool:

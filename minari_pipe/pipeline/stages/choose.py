@@ -21,6 +21,9 @@ from minari_pipe.pipeline.stages.chosen_checkpoint import (
 )
 from minari_pipe.pipeline.workspace import dump_json, read_json, write_atomic
 
+#: normalized score by which a checkpoint may miss the one that is asked for
+_FAR = 0.2
+
 
 def main(run: StageRun) -> None:
     """Run the stage: choose a checkpoint, and write ``chosen.json``."""
@@ -46,6 +49,12 @@ def main(run: StageRun) -> None:
         f"nearest of {len(checkpoints)} to {target:.2f}, {fraction:g} of the way from {low:.2f} "
         f"(random) to {high:.2f} (expert)"
     )
+    score = (found.mean_return - low) / (high - low)
+    if abs(score - fraction) > _FAR:
+        run.say(
+            f"warning: its normalized score is {score:.2f}, far from {fraction:g}: save more "
+            "checkpoints with family.n_checkpoints, or choose another family.fraction"
+        )
     _write(run, found, fraction=fraction)
 
 

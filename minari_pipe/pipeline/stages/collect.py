@@ -99,6 +99,11 @@ def collect(
             copy_file(scheduler.store.folder / name, out / name, below=scheduler.store.folder)
             if stop_of(collection).is_met(taken.count):
                 break
+    if env.success_key and not taken.has_success:
+        progress.warn(
+            f"no info of any episode has {env.success_key!r}, which env.success_key names; so the "
+            "dataset says nothing of success"
+        )
     if len(taken.processors) > 1:
         kinds = ", ".join(sorted(taken.processors))
         progress.warn(
@@ -118,6 +123,8 @@ class _Taken:
     count: Count = field(default_factory=Count)
     skipped: list[dict[str, Any]] = field(default_factory=list)
     processors: set[str] = field(default_factory=set)
+    has_success: bool = False
+    """Whether an episode says if it has reached its goal."""
     n_collected: int = 0
     _blocks: list[dict[str, Any]] = field(default_factory=list)
     _reports: list[dict[str, Any]] = field(default_factory=list)
@@ -131,6 +138,7 @@ class _Taken:
         for episode in record["episodes"]:
             n += 1
             self.count.add(episode["n_steps"], kept=episode["kept"], matches=episode["matches"])
+            self.has_success |= episode["success"] is not None
             if "failed" in episode:
                 self.failed.append(episode["failed"])
             if episode["kept"]:
@@ -228,6 +236,7 @@ def _described(env: Environment, collection: Collect, root: Path) -> dict[str, A
             "env_spec": spec_json(made.spec),
             "observation_space": serialize_space(space),
             "action_space": serialize_space(made.action_space),
+            **({"record_observation": kept} if (kept := collection.record_observation) else {}),
         }
     except UnsupportedSpaceError as error:
         raise UnsupportedSpaceError(

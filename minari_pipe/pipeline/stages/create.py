@@ -68,7 +68,10 @@ def create(
 
     with ProgressBar("create", index["total_episodes"], "episode") as bar:
         storage.update_episodes(StableBuffers(counted(bar)))
-    storage.update_metadata(_metadata(dataset, author))
+    metadata = _metadata(dataset, author)
+    if "record_observation" in index:  # for a film, whose environment is compared with the data
+        metadata["minari_pipe"] = {"record_observation": index["record_observation"]}
+    storage.update_metadata(metadata)
     # Keep this beside the data, so that validate and publish need not read the blocks again.
     keys = ("files", "reports", "skipped", "n_collected", "failed_episodes")
     provenance = {key: index[key] for key in keys if key in index}

@@ -14,24 +14,36 @@ State = tuple[int, int, int]
 
 
 class GridShortestPath:
-    """Walks to the goal of a MiniGrid on a shortest path, past walls and other objects."""
+    """Walks to the goal of a MiniGrid on a shortest path, around walls, lava and other objects."""
 
     def __init__(self, env: gym.Env) -> None:
-        """Plan the episode's actions.
+        """Store the grid.
 
         Raises:
-            ConfigError: the environment is no MiniGrid, or has no way to a goal.
+            ConfigError: the environment is no MiniGrid.
         """
-        self._plan = deque(_shortest(_grid_of(env, "GridShortestPath")))
+        self._grid = _grid_of(env, "GridShortestPath")
+        self._plan: deque[tuple[State, int]] = deque()
 
     def __call__(self, observation: Any) -> int:
-        """Return the next action: 0 and 1 turn left and right, 2 walks forward."""
-        return self._plan.popleft()
+        """Return the next action: 0 and 1 turn left and right, 2 walks forward.
+
+        Raises:
+            ConfigError: there is no way to a goal.
+        """
+        state = _state(self._grid)
+        if not self._plan or self._plan[0][0] != state:  # at first, and after noise
+            self._plan = deque(_shortest(self._grid, state))
+        return self._plan.popleft()[1]
 
 
-def _shortest(grid: Any) -> list[int]:
-    """Return the actions of a breadth-first search over column, row and direction."""
-    start: State = (int(grid.agent_pos[0]), int(grid.agent_pos[1]), int(grid.agent_dir))
+def _state(grid: Any) -> State:
+    """Return the agent's column, row and direction."""
+    return int(grid.agent_pos[0]), int(grid.agent_pos[1]), int(grid.agent_dir)
+
+
+def _shortest(grid: Any, start: State) -> list[tuple[State, int]]:
+    """Return the states and actions on a shortest way from a state, by breadth-first search."""
     came_from: dict[State, tuple[State, int] | None] = {start: None}
     queue = deque([start])
     while queue:
@@ -39,14 +51,14 @@ def _shortest(grid: Any) -> list[int]:
         x, y, direction = state
         cell = grid.grid.get(x, y)
         if cell is not None and cell.type == "goal":
-            actions = []
+            way = []
             while (last := came_from[state]) is not None:
-                state, action = last
-                actions.append(action)
-            return actions[::-1]
+                way.append(last)
+                state = last[0]
+            return way[::-1]
         dx, dy = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
         ahead = grid.grid.get(x + dx, y + dy)
-        walks = ahead is None or ahead.can_overlap()
+        walks = ahead is None or (ahead.can_overlap() and ahead.type != "lava")
         forward = (x + dx, y + dy, direction) if walks else state
         turns = ((x, y, (direction - 1) % 4), (x, y, (direction + 1) % 4))
         for action, following in enumerate((*turns, forward)):

@@ -153,6 +153,19 @@ def test_init_makes_a_workspace_and_keeps_what_is_there(scm, tmp_path):
     assert {p: p.read_bytes() for p in files(workspace) if ".dvc" not in p.parts} == before
 
 
+def test_init_again_makes_dvc_use_a_git_that_came_later(tmp_path):
+    workspace = Workspace(tmp_path / "work", tmp_path / "home")
+    workspace.root.mkdir()
+    workspace.run("minari-pipe", "init")
+    workspace.run("git", "init", "--quiet")
+    assert "made DVC use git" in workspace.run("minari-pipe", "init")
+    (workspace.root / ".dvc" / "cache").mkdir(exist_ok=True)
+    (workspace.root / ".dvc" / "cache" / "data").touch()
+    workspace.run("git", "add", "--all")
+    assert ".dvc/cache/data" not in workspace.run("git", "ls-files", ".dvc")
+    assert "up to date" not in workspace.dvc("status")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_init_in_a_folder_of_another_user_says_so_in_its_own_words():
     do = "os.setuid(65534); list(init())"

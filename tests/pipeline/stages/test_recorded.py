@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import minari_pipe
+from minari_pipe.checks.base import Subject
+from minari_pipe.checks.environment import spec_fault
+from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.recording.recorded_view import CHARSET, RecordedObservation
 from tests.support.workspaces import make_workspace, run_ok, validation
@@ -28,6 +32,7 @@ env:
     - {_target_: minigrid.wrappers.ViewSizeWrapper, agent_view_size: 5}
     - {_target_: loud.Chatty}
 policy: {controller: {_target_: loud.walk}}
+card: {film: true}
 collect:
   n_episodes: 2
   record_observation: {pixels: {from: image}, mission: {text: 40}}
@@ -60,6 +65,16 @@ def walk(observation, env, rng):
 def push(observation):
     speeds = observation.reshape(-1, 3)[:, 2]
     return np.array([-1.0 if speeds[-1] < speeds[0] else 1.0])
+
+class Own(gym.ObservationWrapper):
+    def reset(self, **arguments):
+        observation, info = self.env.reset(**arguments)
+        info["own"] = 1
+        return self.observation(observation), info
+
+    def observation(self, observation):
+        observation *= 0
+        return observation
 
 class Start:
     @staticmethod
@@ -108,6 +123,8 @@ def test_keys_are_renamed_left_out_and_a_mission_becomes_a_text(
     assert checked["replay"]["details"][0]["exact"]
     wrapper, _ = json.loads(dataset.storage.metadata["env_spec"])["additional_wrappers"]
     assert wrapper["kwargs"] == {"agent_view_size": 5}
+    film = workspace / "pipelines/rooms/card/episode.webp"
+    assert film.is_file(), "its environment shows what the dataset holds of it"
     assert dataset.recover_environment(trusted_modules=["loud"]).observation_space[
         "image"
     ].shape == (5, 5, 3)
@@ -121,6 +138,14 @@ def test_only_the_policy_sees_and_acts_through_its_wrappers(workspace: Path) -> 
     assert json.loads(dataset.storage.metadata["env_spec"])["additional_wrappers"] == []
     (replay,) = validation(workspace, "swing")["replay"]["details"]
     assert replay["exact"] and replay["replayed"] == 2
+
+
+def test_what_wrappers_of_the_policy_change_in_place_is_not_recorded(workspace: Path) -> None:
+    words = ("env.policy_wrappers=[{_target_: loud.Own}]", "collect.record_infos=true")
+    run_ok(workspace, "+dataset=swing", "policy.controller._target_=loud.Start", *words, **TRUSTED)
+    assert validation(workspace, "swing")["replay"]["details"][0]["exact"]
+    (episode, _) = minari_pipe.load_dataset("tests/pendulum-v0")
+    assert "own" not in (episode.infos or {}) and np.any(episode.observations)
 
 
 def test_options_of_resets_come_from_the_config_and_from_the_controller(workspace: Path) -> None:
@@ -178,6 +203,16 @@ def test_a_mistake_is_one_line(workspace: Path, words: tuple[str, ...], error: s
     done = run(workspace, "+dataset=rooms", *words, **TRUSTED)
     assert done.returncode == 1 and error in " ".join(done.stderr.split()), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_metadata_that_name_other_keys_than_the_dataset_has_are_refused(tmp_path: Path) -> None:
+    space = spaces.Dict(a=spaces.Discrete(2))
+    made = {"record_observation": {f"k{n}": {"from": "a"} for n in range(100_000)}}
+    spec = gym.spec("CartPole-v1").to_json()
+    subject = Subject(
+        None, {"observation_space": serialize_space(space), "minari_pipe": made}, tmp_path
+    )
+    assert "names other keys than observation_space, ['a']" in str(spec_fault(subject, spec))
 
 
 def test_wrappers_of_the_policy_that_skip_frames_are_refused(workspace: Path) -> None:

@@ -38,6 +38,12 @@ def test_the_key_decides_in_collection_in_scores_and_on_the_card(workspace: Path
         assert {row["success"] for row in csv.DictReader(file)} == {"1"}
 
 
+def test_a_key_that_no_info_has_is_a_warning(workspace: Path) -> None:
+    done = run(workspace, "+dataset=lake", "env.success_key=arrived")
+    assert done.returncode == 0, done.stderr
+    assert "warning: no info of any episode has 'arrived'" in done.stderr
+
+
 def test_a_condition_on_a_success_that_nothing_reports_names_the_key(workspace: Path) -> None:
     words = ("collect.until.success=true", "collect.until.n_episodes=3", "env.success_key=probb")
     done = run(workspace, "+dataset=lake", *words)
