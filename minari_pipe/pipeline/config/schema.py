@@ -146,9 +146,10 @@ class EvaluationEnvironment:
 
     def completed(self, env: Environment) -> EvaluationEnvironment:
         """Return a copy completed with the settings of the collection's environment."""
-        policys = self.policy_wrappers or env.policy_wrappers
         found = replace(
-            self, policy_wrappers=policys, success_key=self.success_key or env.success_key
+            self,
+            policy_wrappers=self.policy_wrappers or env.policy_wrappers,
+            success_key=self.success_key or env.success_key,
         )
         if self.id is not None:
             return found

@@ -68,7 +68,7 @@ def init() -> Iterator[str]:
         _dvc("init", "--quiet", *how)
         later = " without git: for releases, run `git init`, then `minari-pipe init` again"
         yield "initialised DVC" + ("" if repository else later)
-    elif repository and _is_without_git(here):
+    elif repository == here and _is_without_git(here):
         _dvc("config", "--unset", "core.no_scm")
         _add_lines(here / ".dvc" / ".gitignore", DVC_GITIGNORE)
         yield "made DVC use git"
