@@ -36,6 +36,12 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "fourrooms": (),
     "metaworld_reach": SHORT,
     "minatar_breakout": LITTLE,
+    "mujoco_invertedpendulum-expert": (
+        "collect.n_steps=null",
+        "policy.train.total_timesteps=1100",  # of which the first 1,000 are random
+        "ref_scores.ref_min_score=-9",
+        "ref_scores.ref_max_score=9",
+    ),
     "pointmaze_open-dense": (),
     **({"door_expert": (), "kitchen_complete": ()} if FULL else {}),
 }
