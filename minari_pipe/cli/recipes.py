@@ -81,12 +81,22 @@ def _actions(config: Config) -> str:
     return f"{name}, {config.kind}" if config.kind else name
 
 
+def _own_modules(config: Config) -> set[str]:
+    """Return the modules of the user that a recipe names, without looking at who trusts them."""
+    names = [*config.policy.targets, *(str(one.get("_target_")) for one in config.env.all_wrappers)]
+    tops = {name.partition(".")[0] for name in names}
+    tops |= {config.env.id.partition(":")[0]} if ":" in str(config.env.id) else set()
+    return tops - {"minari_pipe", "gymnasium", "minigrid"}
+
+
 def _needs(config: Config) -> Iterator[str]:
     """Yield what a recipe needs beyond the package and a few minutes."""
     if config.is_mixture:
         yield f"parents {', '.join(config.policy.arguments['parents'])}"
     elif pip := pip_of(config.env.id):
         yield pip
+    if own := sorted(_own_modules(config)):
+        yield f"--trust-module {', '.join(own)}"
     addresses = [source.address or "" for source in config.policy.sources.values()]
     if any("://" in address for address in addresses):
         yield "download"

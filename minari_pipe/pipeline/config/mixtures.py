@@ -12,7 +12,7 @@ from minari_pipe.pipeline.config import dvc_yaml, hydra_compose
 from minari_pipe.pipeline.config.policy_refs import divided, parent_datasets
 from minari_pipe.pipeline.config.schema import Cloning, Config, PolicySettings
 from minari_pipe.pipeline.config.shares import exact_shares
-from minari_pipe.pipeline.config.tasks import choices
+from minari_pipe.pipeline.config.tasks import choices, some_of
 from minari_pipe.pipeline.config.typed import MISSING
 from minari_pipe.pipeline.config.validate_config import filled
 
@@ -104,7 +104,8 @@ def _parent(name: str, root: Path, seen: tuple[str, ...], where: str) -> Parent:
     known = choices()
     if name not in known:
         raise ConfigError(
-            f"{where}: no dataset {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
+            f"{where}: no dataset {name!r}.{did_you_mean(name, known)} Known: "
+            f"{some_of([*known], 'minari-pipe recipes')}"
         )
     if name in seen:
         raise ConfigError(f"{name} is made from itself: {' -> '.join([*seen, name])}")

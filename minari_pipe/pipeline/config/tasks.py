@@ -174,9 +174,7 @@ def _no_task(task: str | None, known: list[str], dataset: str) -> str:
             f"task={task} is given, but the dataset {dataset!r} has no tasks; see minari-pipe "
             "recipes"
         )
-    rest = len(known) - _LISTED
-    more = f" and {rest} more; see minari-pipe recipes {dataset}" if rest > 0 else ""
-    listed = f"{', '.join(known[:_LISTED])}{more}"
+    listed = some_of(known, f"minari-pipe recipes {dataset}")
     if task is None:
         return (
             f"the dataset {dataset!r} needs a task; add task=NAME, where NAME is one of: {listed}"
@@ -184,6 +182,13 @@ def _no_task(task: str | None, known: list[str], dataset: str) -> str:
     return (
         f"no task {task!r} of {dataset!r}.{did_you_mean(task, known, cutoff=0.4)} Known: {listed}"
     )
+
+
+def some_of(names: list[str], all_by: str) -> str:
+    """Return names for a message: the first ones, and the command that lists all."""
+    rest = len(names) - _LISTED
+    more = f" and {rest} more; see {all_by}" if rest > 0 else ""
+    return f"{', '.join(names[:_LISTED])}{more}"
 
 
 def _check_ids(body: DictConfig, known: list[str], file: str) -> None:
