@@ -7,10 +7,9 @@ entry-point group ``minari_pipe.policies`` (name: the dotted name that configs u
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from minari_pipe.core.plugins import entry_points
+from minari_pipe.core.plugins import entry_points, load
 
 #: Names that a config's ``_target_`` may use, with the place of each definition.
 POLICIES = {
@@ -51,8 +50,4 @@ def registered_policies() -> dict[str, str]:
 
 
 def __getattr__(name: str) -> Any:
-    target = POLICIES.get(f"{__name__}.{name}")
-    if target is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    return load(f"{__name__}.{name}", POLICIES)

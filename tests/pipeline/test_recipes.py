@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import hydra_compose, schema
@@ -26,6 +25,7 @@ from minari_pipe.pipeline.execution.build import environment_factory, make_polic
 from minari_pipe.policies.base import Policy
 from minari_pipe.policies.evaluation import evaluate
 from tests.conftest import CHECKOUT, FULL
+from tests.support.configs import composed
 from tests.support.demonstration_files import (
     counting_episodes,
     small_log,
@@ -46,10 +46,9 @@ FIRST = [f"{name}_{tasks[0]}" if (tasks := names_in(name)) else name for name in
 
 
 def params_of(name: str, root: Path) -> schema.Config:
-    GlobalHydra.instance().clear()
-    composed = hydra_compose.recompose([f"+dataset={name}"])
-    assert composed.name == name
-    return prepare(name, given_files(completed(composed.config, root), root), None, root)[0]
+    found = composed(f"+dataset={name}")
+    assert found.name == name
+    return prepare(name, given_files(completed(found.config, root), root), None, root)[0]
 
 
 def given_files(config: schema.Config, folder: Path) -> schema.Config:

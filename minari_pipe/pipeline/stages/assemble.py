@@ -43,12 +43,12 @@ def assemble(folder: Path, params: Config) -> dict[str, Any]:
     )
     metadata["eval_env_spec"] = (measured_in / "eval_env.json").read_text(encoding="utf-8").strip()
     metadata["minari_pipe"] = {
+        **metadata.get("minari_pipe", {}),  # of `create`: what is recorded of an observation
         "config_sha256": config_sha256(params),
         "packages": params.packages,
         **({"collect_seed": params.collect.seed} if params.collected else {}),
         **_noise_of(params),
         **({"success_key": key} if (key := params.env.success_key) else {}),
-        **({"record_observation": kept} if (kept := params.collect.record_observation) else {}),
         "files": made["files"],
         "ref_scores": {k: _without_seeds(scores[k]) for k in ("ref_min", "ref_max")},
     }

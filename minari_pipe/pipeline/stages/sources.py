@@ -33,6 +33,8 @@ from minari_pipe.storage.writer import StableBuffers
 
 #: Keys of ``episodes.json`` that describe the environment, as in ``metadata.json``.
 DESCRIBED = ("env_spec", "observation_space", "action_space")
+#: What is recorded of an observation, which ``episodes.json`` has if it is not all.
+RECORDED = "record_observation"
 
 
 class EpisodeSource(Protocol):
@@ -140,8 +142,12 @@ class Mixture:
             ConfigError: the parents differ where they must not, or one has too few steps.
         """
         found = {name: read_json(path / "data" / "metadata.json") for name, path in parents.items()}
+        for metadata in found.values():
+            made = metadata.get("minari_pipe", {})
+            metadata |= {RECORDED: made[RECORDED]} if RECORDED in made else {}
         check_alike(found)
-        self.described = {key: next(iter(found.values()))[key] for key in DESCRIBED}
+        first = next(iter(found.values()))
+        self.described = {key: first[key] for key in (*DESCRIBED, RECORDED) if key in first}
         self.files: dict[str, str] = {}
         self._parents = {name: HDF5Storage.read(path / "data") for name, path in parents.items()}
         lengths = {
@@ -250,7 +256,7 @@ def check_alike(metadata: dict[str, dict[str, Any]]) -> None:
     """
     (first, one), *others = metadata.items()
     for name, other in others:
-        for key in (*DESCRIBED, "ref_min_score", "ref_max_score"):
+        for key in (*DESCRIBED, RECORDED, "ref_min_score", "ref_max_score"):
             if one.get(key) != other.get(key):
                 raise ConfigError(
                     f"a mixture needs parents with the same {key}: {first} has {one.get(key)}, but "

@@ -13,9 +13,10 @@ import minari_pipe.cli.recipes as recipes
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import hydra_compose
 from minari_pipe.pipeline.config.help_text import help_text
-from minari_pipe.pipeline.config.hydra_compose import Composed, every_task
+from minari_pipe.pipeline.config.hydra_compose import every_task
 from minari_pipe.pipeline.config.mixtures import completed
 from minari_pipe.pipeline.releases.bump import bump
+from tests.support.configs import composed
 from tests.support.workspaces import make_workspace, minari_pipe, run_ok, tiny, write_config
 
 PAIR = """\
@@ -43,11 +44,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MINARI_PIPE_CONF", raising=False)
     return tmp_path
-
-
-def composed(*words: str) -> Composed:
-    GlobalHydra.instance().clear()
-    return hydra_compose.recompose(list(words))
 
 
 def test_a_sweep_makes_all_tasks_and_a_run_one(root: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.core.global_hydra import GlobalHydra
 
 from minari_pipe.errors import ConfigError
 from minari_pipe.pipeline.config import hydra_compose
@@ -18,11 +17,12 @@ from minari_pipe.pipeline.config.families import (
     family_params,
     sync_family,
 )
-from minari_pipe.pipeline.config.hydra_compose import Composed, every_task
+from minari_pipe.pipeline.config.hydra_compose import every_task
 from minari_pipe.pipeline.config.policy_refs import divided
 from minari_pipe.pipeline.config.schema import Shared, params_values
 from minari_pipe.pipeline.config.validate_config import filled
 from minari_pipe.pipeline.releases.bump import bump
+from tests.support.configs import composed
 from tests.support.workspaces import make_workspace, write_config
 
 FAMILY = """\
@@ -64,11 +64,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MINARI_PIPE_CONF", raising=False)
     return tmp_path
-
-
-def composed(*words: str) -> Composed:
-    GlobalHydra.instance().clear()
-    return hydra_compose.recompose(list(words))
 
 
 def shared(name: str, *words: str) -> Shared:

@@ -17,7 +17,7 @@ from minari_pipe.checks.environment import spec_fault
 from minari_pipe.core.spaces import serialize_space
 from minari_pipe.errors import ConfigError, InvalidEpisodeError
 from minari_pipe.recording.recorded_view import CHARSET, RecordedObservation
-from tests.support.workspaces import make_workspace, run_ok, validation
+from tests.support.workspaces import make_workspace, run_ok, validation, write_config
 from tests.support.workspaces import minari_pipe as run
 
 ROOMS = """\
@@ -52,6 +52,14 @@ env:
 policy: {controller: {_target_: loud.push}}
 collect: {n_episodes: 2}
 ref_scores: {n_episodes: 2, ref_max_score: 0.0}
+"""
+
+MIXED = """\
+# @package _global_
+defaults: [{/policy: mixture}, _self_]
+policy: {parents: {rooms: 0.5, others: 0.5}}
+dataset: {id: tests/mixed-v0, description: four rooms and others}
+author: {name: Ada}
 """
 
 LOUD = """\
@@ -128,6 +136,21 @@ def test_keys_are_renamed_left_out_and_a_mission_becomes_a_text(
     assert dataset.recover_environment(trusted_modules=["loud"]).observation_space[
         "image"
     ].shape == (5, 5, 3)
+
+
+def test_a_mixture_records_what_its_parents_record(workspace: Path) -> None:
+    others = ROOMS.replace("tests/rooms", "tests/others").replace(
+        "n_episodes: 2\n", "n_episodes: 3\n"
+    )
+    write_config(workspace, "others", others)
+    write_config(workspace, "mixed", MIXED)
+    run_ok(workspace, "+dataset=mixed", **TRUSTED)
+    assert {f["level"] for f in validation(workspace, "mixed")["findings"]} <= {"warning"}
+    made = minari_pipe.load_dataset("tests/mixed-v0").storage.metadata["minari_pipe"]
+    assert made["record_observation"] == {"pixels": {"from": "image"}, "mission": {"text": 40}}
+    write_config(workspace, "others", others.replace("text: 40", "text: 41"))
+    done = run(workspace, "+dataset=mixed", **TRUSTED)
+    assert "a mixture needs parents with the same observation_space" in done.stderr
 
 
 def test_only_the_policy_sees_and_acts_through_its_wrappers(workspace: Path) -> None:
